@@ -4,6 +4,7 @@ from . import exposition as exposition
 from . import netlink as netlink
 from . import text as text
 from .accepting import connections as connections
+from .accepting import relay as relay
 from .codes import CODES as CODES
 from .codes import ExitCode as ExitCode
 from .codes import Node as Node

@@ -48,6 +48,9 @@ class Wanted:
     endpoint: str
     conf: str
     """The value of ``--rdzv-conf``."""
+    is_static: bool = False
+    """Whether a rank, address or port of torchrun's static rendezvous was given, in any spelling;
+    the usual value is a wish as well."""
 
     @property
     def is_one_node(self) -> bool:
@@ -103,7 +106,7 @@ def check_rendezvous(options: argparse.Namespace, wanted: Wanted, argv: Sequence
             raise _refusal(options, wanted, argv, f"it names another machine, {address}")
     elif wanted.backend in ONE_NODE_BACKENDS:
         raise _refusal(options, wanted, argv, "whoever reaches its port can take part")
-    elif not wanted.endpoint and (options.node_rank or options.master_addr != "127.0.0.1"):
+    elif not wanted.endpoint and wanted.is_static:
         raise _refusal(options, wanted, argv, "a node is not believed which rank it has")
 
 

@@ -18,12 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
+import msgspec
+
 from securetrain.core import install_hint
 from securetrain.core.errors import UsageError
 from securetrain.core.files import local_file
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.launch import dropin
 from securetrain.launch.dropin import BACKEND
+from securetrain.policy.schema import Network
 
 SANDBOX: Final = "sandbox"
 """What ``--require`` takes besides network profiles."""
@@ -79,10 +82,12 @@ OUR_FLAGS: Final = {
 OUR_VALUED: Final = frozenset(
     {
         *("--policy", "--require", "--run-dir", "--pass-env", "--attester", "--telemetry"),
-        *("--user", "--output", "--input", "--max-memory-mib", "--max-tasks"),
+        *("--user", "--output", "--input", "--egress", "--max-memory-mib", "--max-tasks"),
         *("--transparency-log", "--transparency-log-key", "--allow-workers", "--secret"),
     }
 )
+STATIC: Final = {"node_rank": 0, "master_addr": "127.0.0.1"}
+"""torchrun's options of a static rendezvous, and their defaults."""
 HELP: Final = frozenset({"-h", "--help"})
 
 _USAGE: Final = "securetrain run [options of ours and of torchrun] script.py [script options]"
@@ -167,6 +172,11 @@ class RunOptions:
         return str(self.torch.training_script)
 
     @property
+    def egress(self) -> tuple[str, ...]:
+        """Places that workers may reach besides those of the policy."""
+        return tuple(self.torch.egress)
+
+    @property
     def coordinator(self) -> str:
         """The places of the job's coordinator and standbys; empty where this launch starts one."""
         return str(self.torch.rdzv_endpoint) if self.joins else ""
@@ -243,13 +253,18 @@ def parse(argv: Sequence[str], scanned: Scan) -> RunOptions:
     # torchrun's own default is nobody's wish; the same word given by a person is one.
     if parser.get_default("rdzv_backend") == "static":
         parser.set_defaults(rdzv_backend="")
+    unasked = {n: usual for n, usual in STATIC.items() if parser.get_default(n) == usual}
+    parser.set_defaults(**dict.fromkeys(unasked))
     options = parser.parse_args(list(argv))
+    given = [n for n in STATIC if getattr(options, n) is not None]
+    vars(options).update({n: usual for n, usual in unasked.items() if n not in given})
     _check_scan(options, scanned)
     wanted = dropin.Wanted(
         nnodes=str(options.nnodes),
         backend="" if options.standalone else str(options.rdzv_backend),
         endpoint="" if options.standalone else str(options.rdzv_endpoint),
         conf=str(options.rdzv_conf),
+        is_static=bool(given or options.master_port),
     )
     dropin.check_rendezvous(options, wanted, argv)
     options.rdzv_backend = BACKEND
@@ -359,6 +374,15 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         help="let the workers read this, though it lies in a home folder or /tmp; may be repeated",
     )
     group.add_argument(
+        "--egress",
+        action="append",
+        default=[],
+        metavar="HOST:PORT",
+        type=_place,
+        help="let the workers reach this place through the launcher's proxy, besides those of the"
+        " policy (network.egress); *:PORT for all public addresses; may be repeated",
+    )
+    group.add_argument(
         "--max-memory-mib",
         default=0,
         metavar="N",
@@ -455,6 +479,14 @@ def _secret(text: str) -> str:
         # It may be the secret itself: it is neither shown nor kept.
         raise argparse.ArgumentTypeError("it does not say where the secret lies: NAME=file:PATH")
     return text
+
+
+def _place(text: str) -> str:
+    try:
+        return msgspec.convert({"egress": [text.lower()]}, Network).egress[0]
+    except msgspec.ValidationError as error:
+        what = f"{text!r} is not HOST:PORT, [IPV6]:PORT or *:PORT"
+        raise argparse.ArgumentTypeError(what) from error
 
 
 def _limit(text: str) -> int:

@@ -12,9 +12,10 @@ Rules:
 """
 
 import os
+import socket
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -32,8 +33,14 @@ from securetrain.launch.checkpoints.background import BackgroundTasks
 from securetrain.launch.checkpoints.restart import Restart
 from securetrain.launch.checkpoints.services import NodeServices, start_services, this_node
 from securetrain.launch.network.address import announced_address
+from securetrain.launch.network.egress import WayOut, open_egress
 from securetrain.launch.network.fabric import Fabric
-from securetrain.launch.network.jobnetwork import JobNetwork, needs_network, prober, record_egress
+from securetrain.launch.network.jobnetwork import (
+    JobNetwork,
+    needs_network,
+    prober,
+    record_open_egress,
+)
 from securetrain.launch.node import failures, recording
 from securetrain.launch.node.compile_cache import Cache, key_of, open_cache
 from securetrain.launch.node.confinement import (
@@ -51,6 +58,8 @@ from securetrain.launch.options import RunOptions
 from securetrain.launch.process import workerlog
 from securetrain.launch.process.descendants import end_stragglers, ignoring_signals, interruptible
 from securetrain.launch.process.error_file import ErrorFile
+from securetrain.launch.sandbox.sandbox import Sandbox
+from securetrain.launch.sandbox.view import OWN_NETWORK
 from securetrain.launch.setup import (
     RunSetup,
     agent_ledger,
@@ -109,7 +118,7 @@ class Session:
     """Signs for this node's ranks; None where the job's coordinator is another's."""
     signing: SigningService | None = None
     num_stragglers: int = 0
-    way_out: str = ""
+    way_out: WayOut = field(default_factory=WayOut)
     enforced: Enforced = Enforced()  # noqa: RUF009 - frozen
     finished: bool = False
 
@@ -184,7 +193,6 @@ class Session:
                 network=self.profile,
             )
         )
-        self.way_out = record_egress(policy.policy, self.profile, self.ledger)
         with self._refusing(events.SandboxRefused):
             user = compiles_as(self.options, policy.policy.host.sandbox)
         key = key_of(policy.digest, environ, user=user)
@@ -224,7 +232,6 @@ class Session:
             if needs_network(self.profile):
                 with self._refusing(events.JobNetworkRefused):
                     self.network = self._build_network(plan, job, endpoint)
-                    os.environ.update(self.network.open_egress(policy.policy.network.egress))
             with self._refusing(events.LogRefused):
                 self.services = start_services(
                     self.setup, self.options, self.ledger, self.clock, state
@@ -236,6 +243,7 @@ class Session:
             os.environ[SIGNER_VARIABLE] = str(self.signing.path)
             self.preflight = self.preflight or audited()
             self.plan = plan = self._confined(plan, state)
+            self._open_egress()
             self.signing.stands_in = bool(self.confinement and self.confinement.sandbox)
             self.enforced = enforced_of(self.setup, plan, None)
             restart = Restart(
@@ -268,10 +276,33 @@ class Session:
                     watcher=self.signing,
                 )
 
+    @property
+    def _places(self) -> frozenset[str]:
+        """The places beyond their own network that workers may reach."""
+        return frozenset((*self.setup.policy.policy.network.egress, *self.options.egress))
+
+    def _open_egress(self) -> None:
+        """The way out of the workers' network; where they have none of their own, that is said."""
+        assert self.profile is not None
+        assert self.confinement is not None
+        own = self.network or self.confinement.network
+        if own is None:
+            policy = self.setup.policy.policy
+            self.way_out.label = record_open_egress(policy, self.profile, self.ledger)
+            return
+        members = [self.network.members] if self.network else [socket.gethostname()]
+        with self._refusing(events.JobNetworkRefused):
+            given = self._places, members, self.ledger, own.listen
+            self.way_out, variables = open_egress(*given)
+        os.environ.update(variables)
+
     def _confined(self, plan: elastic_agent.Plan, state: NodeState) -> elastic_agent.Plan:
         """The workers in their sandbox and in the job network."""
         assert self.environment is not None
-        network = self.network.for_sandbox if self.network else NO_NETWORK
+        is_alone = self.profile is NetworkProfile.LOOPBACK
+        network = replace(NO_NETWORK, netns=OWN_NETWORK) if is_alone else NO_NETWORK
+        if self.network is not None:
+            network = self.network.for_sandbox
         hidden = (state.root, *map(Path, filter(None, [plan.rdzv_conf.get("identity")])))
         floors = state.floors(self.setup.job).parent
         policy, env = self.setup.policy.policy, self.environment.env
@@ -290,11 +321,11 @@ class Session:
         address = announced_address(self.options.coordinator, self.options.bind)
         return underlay_device(Namespace(), address)[0]
 
-    def _carrier(self, endpoint: str) -> Carrier | None:
-        if self.profile is not NetworkProfile.STORE_TLS:
-            return None
-        address = announced_address(endpoint, self.options.bind)
+    def _carrier(self, endpoint: str) -> Carrier | Sandbox | None:
         assert self.confinement is not None
+        if self.profile is not NetworkProfile.STORE_TLS:
+            return self.confinement.network
+        address = announced_address(endpoint, self.options.bind)
         users = frozenset({self.confinement.user})
         return Carrier(address=str(address), clock=self.clock, users=users)
 
@@ -383,6 +414,8 @@ class Session:
         if self.services is not None:
             self.services.background.stop()
         if self.confinement is not None:
+            own = self.confinement.network
+            self.way_out.close(own.unroutable if own else None)
             self.confinement.close()
         if self.network is not None:
             self.network.down()
@@ -419,7 +452,8 @@ class Session:
         if outcome is run_summary.Outcome.SUCCEEDED:
             nodes = ", ".join(self._labels())
             self._say(f"succeeded; {nodes + '; ' if nodes else ''}ledger closed")
-        for line in reminders(self.plan, self.confinement, self.way_out):
+        said = reminders(self.plan, self.confinement, self.way_out.label)
+        for line in (*said, *self.way_out.at_end()):
             self._say(line)
         if outcome is run_summary.Outcome.SUCCEEDED:
             book = self.services.checkpoint_log if self.services is not None else None
@@ -486,7 +520,7 @@ class Session:
             plan=self.plan,
             confinement=self.confinement,
             log=self.services.sentence if self.services is not None else "",
-            way_out=self.way_out,
+            way_out=self.way_out.at_start,
             warnings=(*self.environment.warnings, *shared),
         ):
             self._say(line)
@@ -524,7 +558,7 @@ class Session:
                 removed=run_summary.variables(found),
                 passed=self.options.pass_env,
                 sandbox=self.confinement.label if self.confinement else "",
-                egress=self.way_out,
+                egress=self.way_out.label,
                 preflight=self.preflight.sentence if self.preflight else "",
                 gradients=self.enforced.gradients,
                 checkpoints=self.enforced.checkpoints,

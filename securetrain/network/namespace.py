@@ -46,8 +46,8 @@ _CLONE_NEWNET: Final = 0x40000000
 """linux/sched.h"""
 _CLOSING: Final = frozenset({"04", "09", "0B"})
 """FIN_WAIT1, LAST_ACK and CLOSING in proc_pid_net(5): a FIN was sent and not acknowledged."""
-_LOOKUPS: Final = b"passwd: files\ngroup: files\nhosts: files\n"
-_NO_SERVERS: Final = b"# a job network has no name servers; see hosts\n"
+_LOOKUPS: Final = "passwd: files\ngroup: files\nhosts: files\n"
+_NO_SERVERS: Final = "# a job network has no name servers; see hosts\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +177,16 @@ class Namespace:
     @staticmethod
     def name_files(folder: Path) -> dict[str, Path]:
         """The files that stand in the place of files of /etc, by their name there."""
-        binds = {"hosts": HOSTS, "nsswitch.conf": NSSWITCH, "resolv.conf": RESOLV}
-        # NCCL reads it whatever NCCL_CONF_FILE says: what no variable may do, no file does.
-        binds["nccl.conf"] = NCCL_CONF
-        return {place: folder / name for place, name in binds.items()}
+        # NCCL reads its own whatever NCCL_CONF_FILE says: what no variable may do, no file does.
+        return {name: folder / name for name in (HOSTS, NSSWITCH, RESOLV, NCCL_CONF)}
+
+    @staticmethod
+    def name_texts(hosts: Mapping[str, IPv4Address]) -> dict[str, str]:
+        """The content of such files, which know these hosts and nobody else."""
+        lines = ["127.0.0.1 localhost", "::1 localhost"]
+        lines += [f"{address} {name}" for name, address in sorted(hosts.items())]
+        known = "\n".join([*lines, ""])
+        return {HOSTS: known, NSSWITCH: _LOOKUPS, RESOLV: _NO_SERVERS, NCCL_CONF: ""}
 
     def program_command(
         self,
@@ -260,12 +266,8 @@ def write_names(folder: Path, hosts: Mapping[str, IPv4Address]) -> None:
     Raises:
         UsageError: ST-USAG-002.
     """
-    lines = ["127.0.0.1 localhost", "::1 localhost"]
-    lines += [f"{address} {name}" for name, address in sorted(hosts.items())]
-    _write(folder / HOSTS, "\n".join([*lines, ""]).encode())
-    _write(folder / NSSWITCH, _LOOKUPS)
-    _write(folder / RESOLV, _NO_SERVERS)
-    _write(folder / NCCL_CONF, b"")
+    for name, text in Namespace.name_texts(hosts).items():
+        _write(folder / name, text.encode())
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -14,7 +14,8 @@ Rules:
    engine (ptrace_access_vfs is how proc(5) guards it), and a worker without capabilities has not.
    The file goes with the process;
 4. keys go through that socket only;
-5. it is scheduled before what it serves, where that is allowed: every rank waits for the slowest
+5. Go's runtime is told what was measured to cost least (`_RUNTIME`);
+6. it is scheduled before what it serves, where that is allowed: every rank waits for the slowest
    tunnel, and a worker that computes must not hold up the packets of the others.
 """
 
@@ -46,6 +47,9 @@ _RUN: Final = Path("/var/run")
 _LIMITS: Final = ("--no-new-privs", "--bounding-set=-all,+net_admin", "--inh-caps=-all")
 _NICENESS: Final = "-10"
 """Without the right to it, nice(1) says so in the log and goes on."""
+_RUNTIME: Final = {"GOMAXPROCS": "1", "GOGC": "off", "GOMEMLIMIT": "96MiB"}
+"""Of Go: one thread that works, and no collection of garbage below the limit. An all-reduce of 16
+MB took 148 ms of the engine's CPU instead of 171 to 191, at a rate up to 3.5 Gb/s."""
 _PATIENCE_SECONDS: Final = 10.0
 _PAUSE_SECONDS: Final = 0.002
 _LOG_SHOWN: Final = 300
@@ -202,7 +206,7 @@ def _start(host: Namespace, command: Sequence[str], log: Path) -> subprocess.Pop
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env={**ENVIRONMENT, "LOG_LEVEL": "error"},
+            env={**ENVIRONMENT, **_RUNTIME, "LOG_LEVEL": "error"},
             cwd="/",
             start_new_session=True,
         )

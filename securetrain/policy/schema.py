@@ -339,7 +339,7 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     ] = None
     egress: Annotated[
         tuple[Annotated[str, Meta(max_length=260, pattern=EGRESS)], ...],
-        _meta("places (host:port) that workers in a job network may reach", "run", max_length=64),
+        _meta("host:port, or *:port for public ones, that workers may reach", "run", max_length=64),
     ] = ()
 
 

@@ -68,6 +68,10 @@ def _closed():
     CLIENTS.close()
 
 
+def listen(address):
+    return socket.create_server((address, 0), backlog=128)
+
+
 def answer(client):
     with client, contextlib.suppress(OSError):
         while data := client.recv(4096):
@@ -87,7 +91,7 @@ def proxy(made, upstream):
             limits=limits or Limits(request=2, connect=2, silence=5),
             connect=connect or upstream.connect,
         )
-        url = found.start(contextlib.nullcontext())
+        url = found.start(listen)
         running.append(found)
         return found, int(url.rpartition(":")[2])
 
@@ -222,7 +226,7 @@ def test_the_checked_address_is_the_one_that_is_used(made, upstream):
         resolve=lambda *_: next(answers),
         connect=upstream.connect,
     )
-    port = int(running.start(contextlib.nullcontext()).rpartition(":")[2])
+    port = int(running.start(listen).rpartition(":")[2])
     try:
         assert connect_to(port, "hub.example:443")[0] == 200
         assert upstream == [(PUBLIC, 443)]
@@ -237,6 +241,41 @@ def test_an_address_that_the_policy_names_itself(proxy, upstream):
     assert connect_to(port, "10.1.2.3:9000")[0] == 200
     assert connect_to(port, "[fd00::1]:9000")[0] == 200
     assert upstream == [("10.1.2.3", 9000), ("fd00::1", 9000)]
+
+
+@items(
+    "place, addresses",
+    ("hub.example:443", (PUBLIC,)),
+    (f"{PUBLIC}:443", ()),
+    ("inner.example:443", ("10.1.2.3",)),
+)
+def test_any_public_address(proxy, upstream, place, addresses):
+    """A name of an inner address passes when that address is named itself, as its port is."""
+    _, port = proxy("*:443", "10.1.2.3:443", addresses=addresses)
+    assert connect_to(port, place)[0] == 200
+    assert len(upstream) == 1
+
+
+@items(
+    "place, address, fix",
+    ("hub.example:444", PUBLIC, "--egress hub.example:444"),
+    ("10.1.2.3:443", "", "--egress 10.1.2.3:443"),
+    ("[fd00::1]:443", "", "--egress '[fd00::1]:443'"),
+    *(
+        ("hub.example:443", address, f"--egress hub.example:443 --egress {named}:443")
+        for address, named in (
+            *((a, a) for a in ("127.0.0.1", "169.254.169.254", "100.64.0.1", "0.0.0.0")),
+            *((a, f"'[{a}]'"[:-1]) for a in ("::1", "fe80::1", "fd00:ec2::254", "64:ff9b::7f00:1")),
+        )
+    ),
+)
+def test_any_public_address_is_no_other(proxy, upstream, place, address, fix):
+    """And the end of the run says what would let it pass."""
+    running, port = proxy("*:443", addresses=(address,))
+    assert connect_to(port, place)[0] == 403
+    assert upstream == []
+    (line,) = egress.WayOut(proxy=running).at_end()
+    assert line.startswith(f"egress       refused {place}: {fix}")
 
 
 @items(
@@ -315,14 +354,14 @@ def test_a_place_that_does_not_answer(proxy, made):
     assert said(made) == []
 
 
-@pytest.mark.parametrize("place", ["hub.example:443", "10.0.0.1:9000", "[fd00::1]:1"])
+@pytest.mark.parametrize("place", ["hub.example:443", "10.0.0.1:9000", "[fd00::1]:1", "*:443"])
 def test_the_policy_takes_places(tmp_path, place):
     assert policy_with(tmp_path, place).network.egress == (place,)
 
 
 @items(
     "place",
-    *("*:443", "*.example:443", "hub.example", "hub.example:0", "hub.example:65536"),
+    *("*", "*:*", "*:0", "*.example:443", "hub.example", "hub.example:0", "hub.example:65536"),
     *("HUB.example:1", "https://hub.example:443", "hub.example:443/x", "a b:1", ":443"),
     "hub.example:443\n",
 )

@@ -11,7 +11,7 @@ from securetrain.core.vocabulary import EnforcementMode, NetworkProfile
 from securetrain.identity.trust import TrustRoot
 from securetrain.launch import options
 from securetrain.launch.agent.elastic_agent import make_plan
-from securetrain.launch.network.jobnetwork import record_egress
+from securetrain.launch.network.jobnetwork import record_open_egress
 from securetrain.launch.setup import agent_ledger, prepare_run
 from securetrain.ledger import read_ledger
 from securetrain.policy.schema import UnpickleMode
@@ -39,12 +39,11 @@ def test_a_way_out_that_nothing_limits_is_refused_and_recorded(tmp_path, mode):
     ledger = agent_ledger(setup, lambda: NOW)
     policy = policy_of(mode, network={"egress": ("example.org:443",)})
     if mode is EnforcementMode.REPORT:
-        assert record_egress(policy, NetworkProfile.LOOPBACK, ledger)
+        assert record_open_egress(policy, NetworkProfile.LOOPBACK, ledger)
         expected = {"egress-unlimited"}
     else:
-        error = refused(
-            RuntimeRefusal, "ST-RUNT-021", record_egress, policy, NetworkProfile.LOOPBACK, ledger
-        )
+        given = record_open_egress, policy, NetworkProfile.LOOPBACK, ledger
+        error = refused(RuntimeRefusal, "ST-RUNT-021", *given)
         assert "network.egress" in error.where
         expected = {"profile-refused"}
     ledger.close()

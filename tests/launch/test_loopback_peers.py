@@ -17,7 +17,6 @@ from securetrain.launch.process.loopback_peers import (
     local_connections,
     refusal,
 )
-from tests.launch.worlds import clean_environment, run_plain
 from tests.vocabulary import refused
 
 NOBODY = 65534
@@ -119,79 +118,3 @@ def test_the_refusal_says_who_and_what_helps():
 def test_no_knowledge_is_no_pass(tmp_path):
     for check in (local_connections, find_foreign_peers):
         refused(NetworkError, "ST-NETW-002", check, proc=tmp_path)
-
-
-# argv: folder, and for the rogue the user that it becomes. Rank 0 receives what rank 1 sends; the
-# honest rank 1 comes late, and the rogue, which found the store's port, is there in its place.
-WORLD = """
-import os, sys, time
-from datetime import timedelta
-import torch
-import torch.distributed as dist
-
-def wait_for(name):
-    while not os.path.exists(f"{sys.argv[1]}/{name}"):
-        time.sleep(0.02)
-
-def say(name, text=""):
-    with open(f"{sys.argv[1]}/{name}.part", "w") as file:
-        file.write(text)
-    os.rename(f"{sys.argv[1]}/{name}.part", f"{sys.argv[1]}/{name}")
-
-if len(sys.argv) > 2:
-    wait_for("port")
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": open(f"{sys.argv[1]}/port").read()}
-    os.environ |= {"RANK": "1", "WORLD_SIZE": "2", "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    os.setuid(int(sys.argv[2]))
-elif os.environ["RANK"] == "1":
-    wait_for("end")
-    sys.exit()
-else:
-    say("port", os.environ["MASTER_PORT"])
-try:
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    tensor = torch.full((2,), -1337.0)
-    if len(sys.argv) > 2:
-        dist.send(tensor, 0)
-        wait_for("end")
-    else:
-        tensor.zero_()
-        dist.recv(tensor, 1)
-        say("received", str(tensor.tolist()))
-finally:
-    if len(sys.argv) == 2:
-        say("end")
-"""
-
-
-@pytest.mark.dist
-@pytest.mark.slow
-@as_root
-def test_another_user_takes_a_rank_on_loopback(launch, tmp_path):
-    """Attacks 27 and 36: on stock its tensor arrives; ours ends before the first collective."""
-    script = tmp_path / "world.py"
-    script.write_text(WORLD)
-
-    @contextmanager
-    def rogue(folder):
-        folder.mkdir()
-        env = clean_environment(GLOO_SOCKET_IFNAME="lo")
-        command = [sys.executable, str(script), str(folder), str(NOBODY)]
-        with subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL) as process:
-            try:
-                yield str(folder)
-            finally:
-                process.kill()
-
-    stock, ours = tmp_path / "stock", tmp_path / "ours"
-    with rogue(stock) as folder:
-        run_plain(clean_environment(GLOO_SOCKET_IFNAME="lo"), "--nproc-per-node=2", script, folder)
-    assert (stock / "received").read_text() == "[-1337.0, -1337.0]"
-
-    with rogue(ours) as folder:
-        done = launch(tmp_path / "run", "--standalone", "--nproc-per-node=2", str(script), folder)
-    assert not (ours / "received").exists()
-    assert done.code == 1
-    assert done.codes == {"ST-NETW-025"}
-    assert f"another user of this machine is connected to this worker: user {NOBODY}" in done.err
-    assert done.summary["code"] == "ST-NETW-025"

@@ -24,6 +24,7 @@ from securetrain.core.errors import RuntimeRefusal, SecureTrainError, UsageError
 from securetrain.core.vocabulary import EnforcementMode
 from securetrain.launch.dropin import BACKEND, without_no_python
 from securetrain.launch.options import RunOptions
+from securetrain.launch.sandbox.sandbox import Sandbox
 from securetrain.policy.schema import GuardMode, GuardResponse, Policy, UnpickleMode
 from securetrain.rendezvous.member import (
     CARRIER,
@@ -216,7 +217,7 @@ def run_agent(
     store_port: int = 0,
     attester: str = "",
     tunnel: Tunnel | None = None,
-    carrier: Carrier | None = None,
+    carrier: Carrier | Sandbox | None = None,
     on_epoch: OnEpoch | None = None,
     on_join: Callable[[Member], None] | None = None,
     floors: Callable[[], Sequence[bytes]] | None = None,
@@ -232,7 +233,8 @@ def run_agent(
         store_port: The port of the workers' store, when this node hosts it; 0 for any.
         attester: The node's attester (`attest.node.settings.settings_for`); empty keeps that too.
         tunnel: This node's end of the job network, when the job has one.
-        carrier: Carries the store over TLS, when several nodes have none (store-tls).
+        carrier: Carries the store over TLS, when several nodes have none (store-tls); or makes its
+            sockets in the network with loopback alone that the workers of one node have.
         on_epoch: Hears of every epoch before its workers start.
         on_join: Is given this node's connection to the job.
         floors: Gives the heads to show the other nodes before every round.

@@ -1,48 +1,55 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The way out of a job network: a proxy of the launcher's, to the names of ``network.egress``.
+"""The way out of the workers' network: a proxy of the launcher's, to the places that are named.
 
-Workers in a job network reach its members and nobody else. The proxy listens on loopback inside
-that network and speaks ``CONNECT`` only (RFC 9110, 9.3.6), so that what passes is the worker's own
-TLS. Rules, in order:
+Workers in a network of their own reach each other and nobody else. The proxy listens on loopback
+inside that network and speaks ``CONNECT`` only (RFC 9110, 9.3.6), so that what passes is the
+worker's own TLS. Places are those of ``network.egress`` and ``--egress``. Rules, in order:
 
 1. a request is bounded in size and time, and exactly one: bytes before the answer, a body, a folded
    line or another ``Host`` are refused (ST-NETW-040), and so is every other method;
-2. name and port stand in the policy, letter for letter; an address counts as a name;
+2. name and port are named, letter for letter, or ``*`` with that port; an address counts as a name;
 3. names are resolved here, never by a worker, and the connection goes to the very address that was
-   checked: one of the public internet, unless the policy names that address itself (ST-NETW-041);
+   checked: one of the public internet, unless that address itself is named (ST-NETW-041);
 4. connections are bounded in number and in silence, and bytes are counted;
 5. the ledger has every connection and every refusal, up to `RECORDED` of each; the count of all is
-   recorded at the end.
+   recorded at the end;
+6. what was refused is told at the end of the run, with the option that would let it pass
+   (`WayOut`). A program that asks no proxy finds no route; the kernel counts such attempts, and
+   that count is told.
 """
 
 import contextlib
 import ipaddress
 import re
-import selectors
+import shlex
 import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from securetrain.core import connections
+from securetrain.core import connections, printable, relay
 from securetrain.core.errors import NetworkError
 from securetrain.ledger import Ledger, events
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve: TypeAlias = Callable[[str, int], Iterable[str]]
 Connect: TypeAlias = Callable[[tuple[str, int], float], socket.socket]
+Listen: TypeAlias = Callable[[str], socket.socket]
+"""Makes a socket that listens on a free port of an address in the workers' network."""
 
+ANY: Final = "*"
+"""In the place of a name: any whose addresses are public."""
 VARIABLES: Final = ("HTTPS_PROXY", "https_proxy")
 EXCEPTIONS: Final = ("NO_PROXY", "no_proxy")
 """Members speak to each other without it: gRPC asks a proxy for every connection."""
 RECORDED: Final = 10_000
+TOLD: Final = 20
 CONNECTIONS: Final = 256
 REQUEST_LIMIT: Final = 8 << 10
-_CHUNK: Final = 64 << 10
 _END: Final = b"\r\n\r\n"
 _REQUEST: Final = re.compile(r"CONNECT (\S{1,300}) HTTP/1\.[01]")
 _HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e\t]*)")
@@ -85,6 +92,8 @@ class EgressProxy:
     connect: Connect = socket.create_connection
     limits: Limits = field(default_factory=Limits)
     counts: dict[str, Count] = field(default_factory=dict)
+    refused: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """How often a place was refused, and what to do about it; the first `TOLD` of them."""
     num_recorded: Counter[str] = field(default_factory=Counter)
     _listener: socket.socket | None = None
     _slots: threading.BoundedSemaphore = field(
@@ -93,23 +102,22 @@ class EgressProxy:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _open: set[socket.socket] = field(default_factory=set)
 
-    def start(self, inside: contextlib.AbstractContextManager[None]) -> str:
-        """Listen where `inside` leads; returns the proxy's URL.
+    def start(self, listen: Listen) -> str:
+        """Listen in the workers' network; returns the proxy's URL.
 
         Raises:
             OSError: there is no loopback device.
         """
-        with inside:
-            listener = self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        listener = self._listener = listen("127.0.0.1")
         port = listener.getsockname()[1]
         threading.Thread(target=self._accept, args=(listener,), name="egress", daemon=True).start()
         return f"http://127.0.0.1:{port}"
 
-    def stop(self) -> None:
-        """Close every connection and record the counts; without effect the second time."""
+    def stop(self) -> bool:
+        """Close every connection and record the counts; False, without effect, the second time."""
         listener, self._listener = self._listener, None
         if listener is None:
-            return
+            return False
         with contextlib.suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
         listener.close()
@@ -127,6 +135,7 @@ class EgressProxy:
                         received=count.received,
                     )
                 )
+        return True
 
     def _accept(self, listener: socket.socket) -> None:
         for client, _ in connections(listener):
@@ -153,9 +162,10 @@ class EgressProxy:
         try:
             head = read_request(client, self.limits.request)
             place, host, port = parse_request(head)
-            if place not in self.allowed:
-                raise _refuse(f"the policy does not name {place}", "network.egress")
-            address = self._address(host, port)
+            if place not in self.allowed and f"{ANY}:{port}" not in self.allowed:
+                what, fix = f"neither policy nor --egress names {place}", _opening(place)
+                raise _refuse(what, "network.egress", fix)
+            address = self._address(place, host, port)
         except NetworkError as error:
             self._refused(place, error)
             client.sendall(_answer(403, f"{error.code} {error.what}"))
@@ -174,49 +184,40 @@ class EgressProxy:
         finally:
             self._forget(upstream)
 
-    def _address(self, host: str, port: int) -> Address:
+    def _address(self, place: str, host: str, port: int) -> Address:
         """The one address to which the connection goes (rule 3)."""
+        found: list[Address] = []
         with contextlib.suppress(ValueError):
-            return ipaddress.ip_address(host)  # the policy named it
+            found = [ipaddress.ip_address(host)]
+            if place in self.allowed:
+                return found[0]
         try:
-            found = [ipaddress.ip_address(text) for text in self.resolve(host, port)]
+            found = found or [ipaddress.ip_address(text) for text in self.resolve(host, port)]
         except (OSError, UnicodeError, ValueError) as error:
-            raise _refuse(f"{host} has no address: {error}", "name lookup") from error
+            what = f"{host} has no address: {error}"
+            raise _refuse(what, "name lookup", "this machine finds no address of it") from error
         if not found:
             raise _refuse(f"{host} has no address", "name lookup")
-        inner = [address for address in found if not is_public(address)]
+        inner = [a for a in found if not (is_public(a) or join_place(a, port) in self.allowed)]
         if inner:
             # One is enough: whoever answers so has no business with this name.
-            raise NetworkError(
-                "ST-NETW-041", f"{host} has the address {inner[0]}, which is not public", host
-            )
+            what = f"{host} has the address {inner[0]}, which is not public"
+            fix = _opening(place, join_place(inner[0], port))
+            raise NetworkError("ST-NETW-041", what, host, fix)
         return found[0]
 
     def _relay(self, place: str, client: socket.socket, upstream: socket.socket) -> None:
         """Carry bytes both ways until both ends have closed, or nothing moves any more."""
         count = self.counts[place]
-        other = {client: upstream, upstream: client}
-        deadline = time.monotonic() + self.limits.silence
-        with selectors.DefaultSelector() as selector:
-            for end in other:
-                end.settimeout(self.limits.silence)
-                selector.register(end, selectors.EVENT_READ)
-            while selector.get_map() and time.monotonic() < deadline:
-                for key, _ in selector.select(max(0.0, deadline - time.monotonic())):
-                    end = client if key.fileobj is client else upstream
-                    data = end.recv(_CHUNK)
-                    if not data:
-                        selector.unregister(end)
-                        with contextlib.suppress(OSError):
-                            other[end].shutdown(socket.SHUT_WR)
-                        continue
-                    other[end].sendall(data)
-                    deadline = time.monotonic() + self.limits.silence
-                    with self._lock:
-                        if end is client:
-                            count.sent += len(data)
-                        else:
-                            count.received += len(data)
+
+        def carried(source: socket.socket, size: int) -> None:
+            with self._lock:
+                if source is client:
+                    count.sent += size
+                else:
+                    count.received += size
+
+        relay(client, upstream, silence=self.limits.silence, carried=carried)
 
     def _connected(self, place: str, address: str) -> None:
         with self._lock:
@@ -226,6 +227,9 @@ class EgressProxy:
 
     def _refused(self, place: str, error: NetworkError) -> None:
         with self._lock:
+            told = place, error.fix
+            if told in self.refused or len(self.refused) < TOLD:
+                self.refused[told] += 1
             known = place if place in self.allowed else "not named"
             self.counts.setdefault(known, Count()).refused += 1
             if self._may_record("refused"):
@@ -242,6 +246,81 @@ class EgressProxy:
     def _forget(self, connection: socket.socket) -> None:
         with self._lock:
             self._open.discard(connection)
+
+
+@dataclass(slots=True)
+class WayOut:
+    """The workers' way out, for people."""
+
+    label: str = ""
+    """Why nothing limits it; empty when it is limited."""
+    proxy: EgressProxy | None = None
+    unroutable: int | None = 0
+    """How often something was sent where no route leads; None when nobody can say."""
+
+    @property
+    def at_start(self) -> str:
+        """The places beyond their network that workers reach, or the label."""
+        if self.proxy is None:
+            return self.label
+        named = sorted(self.proxy.allowed)
+        ports = [place.removeprefix(f"{ANY}:") for place in named if place.startswith(ANY)]
+        said = [f"public addresses on port {port}" for port in ports]
+        said += [place for place in named if not place.startswith(ANY)]
+        how = "through the launcher's proxy"
+        return f"{', '.join(said)}, {how}" if said else "closed: --egress HOST:PORT opens"
+
+    def close(self, unroutable: Callable[[], int] | None) -> None:
+        """Close it and read the counter, where there is one; without effect the second time."""
+        proxy = self.proxy
+        if proxy is None or not proxy.stop():
+            return
+        if unroutable is not None:
+            try:
+                self.unroutable = unroutable()
+            except (OSError, ValueError):
+                self.unroutable = None
+
+    def at_end(self) -> Iterator[str]:
+        """Say what workers asked for in vain, and what lets it pass (rule 6)."""
+        for (place, fix), count in (self.proxy.refused if self.proxy else {}).items():
+            times = f" ({count} times)" if count > 1 else ""
+            what = printable(place) or "a request that is no CONNECT"
+            yield f"egress       refused {what}{times}: {printable(fix)}"
+        if self.unroutable is None:
+            yield "egress       attempts beside the proxy could not be counted"
+        elif self.unroutable:
+            yield (
+                f"egress       {self.unroutable} attempts beside the proxy found no route: workers"
+                " reach others by HTTPS_PROXY only, and this machine's own ports not at all"
+            )
+
+
+def open_egress(
+    places: Collection[str], members: Collection[str], ledger: Ledger, listen: Listen
+) -> tuple[WayOut, dict[str, str]]:
+    """Open the way out of a workers' network; returns it and the workers' variables.
+
+    Without a place the proxy refuses everything, so that what was asked for can be told.
+
+    Args:
+        places: What is named.
+        members: Who is reached without it: names, addresses or networks.
+        ledger: Where what happens is recorded.
+        listen: Makes a socket in that network.
+
+    Raises:
+        NetworkError: ST-NETW-011 when it has no loopback device.
+    """
+    proxy = EgressProxy(allowed=frozenset(places), ledger=ledger)
+    try:
+        url = proxy.start(listen)
+    except OSError as error:
+        raise NetworkError("ST-NETW-011", str(error), "network.egress") from error
+    if places:
+        ledger.write(events.EgressOpened(places=" ".join(sorted(places))[:2000]))
+    beside = ",".join(["localhost", "127.0.0.1", *members])
+    return WayOut(proxy=proxy), dict.fromkeys(VARIABLES, url) | dict.fromkeys(EXCEPTIONS, beside)
 
 
 def read_request(client: socket.socket, seconds: float) -> bytes:
@@ -331,5 +410,16 @@ def _answer(status: int, text: str) -> bytes:
     return head.encode() + body
 
 
-def _refuse(what: str, where: str = "egress proxy") -> NetworkError:
-    return NetworkError("ST-NETW-040", what, where)
+def join_place(address: Address, port: int) -> str:
+    """Name an address and a port."""
+    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
+
+
+def _opening(*places: str) -> str:
+    return (
+        " ".join(f"--egress {shlex.quote(place)}" for place in dict.fromkeys(places)) + " opens it"
+    )
+
+
+def _refuse(what: str, where: str = "egress proxy", fix: str = "") -> NetworkError:
+    return NetworkError("ST-NETW-040", what, where, fix)

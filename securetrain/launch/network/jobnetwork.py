@@ -18,7 +18,8 @@ Rules:
 
 import os
 import signal
-from collections.abc import Callable, Collection
+import socket
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
@@ -29,12 +30,10 @@ from securetrain.core.files import write_atomic
 from securetrain.core.vocabulary import OPEN_EGRESS, EnforcementMode, NetworkProfile
 from securetrain.launch.agent.elastic_agent import Plan as WorkerPlan
 from securetrain.launch.network.address import announced_address
-from securetrain.launch.network.egress import EXCEPTIONS, VARIABLES, EgressProxy
 from securetrain.launch.node.confinement import Inside
 from securetrain.ledger import Ledger, events
 from securetrain.network import (
     TUNNELLED,
-    Namespace,
     Probe,
     Verbs,
     Watcher,
@@ -102,8 +101,11 @@ def egress_label(network: Network, profile: NetworkProfile | None) -> str:
     return f"{OPEN_EGRESS}: under {profile} workers use the machine's network"
 
 
-def record_egress(policy: Policy, profile: NetworkProfile, ledger: Ledger) -> str:
-    """Record that the way out is not limited, when that is so; returns the label.
+def record_open_egress(policy: Policy, profile: NetworkProfile, ledger: Ledger) -> str:
+    """Record that workers have the machine's network, so that nothing limits their way out.
+
+    Returns:
+        The label; empty when the policy means to limit nothing.
 
     Raises:
         RuntimeRefusal: ST-RUNT-021, the policy requires that it is.
@@ -140,8 +142,6 @@ class JobNetwork:
     problem: NetworkError | None = field(default=None)
     """Why the run cannot go on, or what could not be removed at its end."""
     is_down: bool = False
-    egress: EgressProxy | None = None
-    """The way out, when the policy names places."""
     watcher: Watcher | None = None
     """Of what stands behind the RDMA traffic of this epoch."""
 
@@ -242,22 +242,19 @@ class JobNetwork:
         )
         return replace(plan, program=program, arguments=tuple(arguments))
 
-    def open_egress(self, places: Collection[str]) -> dict[str, str]:
-        """Open the way out to the places that the policy names; returns the workers' variables.
+    @property
+    def members(self) -> str:
+        """The addresses of the job."""
+        return str(subnet(self.overlay.plan.job))
+
+    def listen(self, address: str) -> socket.socket:
+        """A socket of this process that listens in the job network.
 
         Raises:
-            NetworkError: ST-NETW-011 when the job network has no loopback device.
+            OSError: There is no such address in it.
         """
-        if not places:
-            return {}
-        self.egress = EgressProxy(allowed=frozenset(places), ledger=self.ledger)
-        try:
-            url = self.egress.start(Namespace(self.overlay.names.namespace).entered())
-        except OSError as error:
-            raise NetworkError("ST-NETW-011", str(error), "network.egress") from error
-        self.ledger.write(events.EgressOpened(places=" ".join(sorted(places))[:2000]))
-        members = f"localhost,127.0.0.1,{subnet(self.overlay.plan.job)}"
-        return dict.fromkeys(VARIABLES, url) | dict.fromkeys(EXCEPTIONS, members)
+        with self.overlay.namespace.entered():
+            return socket.create_server((address, 0), backlog=128)
 
     @property
     def for_sandbox(self) -> Inside:
@@ -279,8 +276,6 @@ class JobNetwork:
         if self.is_down:
             return
         self.is_down = True
-        if self.egress is not None:
-            self.egress.stop()
         self._unwatch()
         try:
             self.overlay.down()

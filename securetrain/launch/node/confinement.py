@@ -83,6 +83,11 @@ class Confinement:
         words = self.sandbox.command([plan.program, *plan.arguments], network.inherited_files)
         return replace(plan, program=words[0], arguments=tuple(words[1:]))
 
+    @property
+    def network(self) -> Sandbox | None:
+        """The sandbox, when the workers have a network of their own in it."""
+        return self.sandbox if self.sandbox is not None and self.sandbox.has_network else None
+
     def close(self) -> None:
         """End what runs in it; without effect the second time."""
         if self.sandbox is not None:

@@ -9,8 +9,8 @@ The launcher sends orders (`sandbox.orders`), this program carries them out, in 
 1. it dies with the launcher, and takes its limits: those of a process, and of the workers' group;
 2. what will be shown is copied as detached mounts (open_tree(2)), read-only or writable, with the
    owner's id mapped to the job's user (mount_setattr(2)); nothing of the disk changes by that;
-3. it enters the job's network namespace and makes mount, pid, ipc and uts namespaces (in a user
-   namespace of its own when it is told to);
+3. it enters the job's network namespace, or makes one with nothing but loopback, and makes mount,
+   pid, ipc and uts namespaces (in a user namespace of its own when it is told to);
 4. the whole tree becomes read-only, hidden folders become empty, what was copied gets its place;
 5. it becomes the job's user, without capabilities and with no way to get any, puts itself under
    Landlock and seccomp, and only then accepts work: each request is a program with its arguments,
@@ -24,6 +24,7 @@ milliseconds, and code that a worker could touch is not in it.
 
 import ctypes
 import errno
+import fcntl
 import json
 import os
 import resource
@@ -54,6 +55,7 @@ _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP = 1, 4, 22
 _PR_CAPBSET_DROP, _PR_SET_SUBREAPER, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 24, 36, 38, 47
 _LAST_CAPABILITY: Final = 63
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 
 
 def main() -> int:
@@ -65,6 +67,8 @@ def main() -> int:
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)
     status = int(orders["status"])
+    for name in ("socket", "status", "lifeline"):  # inherited here, and by no worker
+        os.set_inheritable(int(orders[name]), False)
     try:
         return _isolated(orders, status)
     except SetupError as error:
@@ -156,6 +160,18 @@ def _enter_namespaces(orders: Mapping[str, Any]) -> None:
                 write("/proc/self/gid_map", f"{gid} {gid} 1")
     except OSError as error:
         raise SetupError("namespaces", str(error)) from error
+    if orders["network"]:
+        try:
+            call("unshare", CLONE_NEWNET)
+            _start_loopback()
+        except OSError as error:
+            raise SetupError("network", str(error)) from error
+
+
+def _start_loopback() -> None:
+    """The one device of a new network namespace; netdevice(7)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_one:
+        fcntl.ioctl(any_one, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
 
 
 # The user, Landlock, seccomp.

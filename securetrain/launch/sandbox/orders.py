@@ -22,8 +22,10 @@ Rules:
 
 import os
 import resource
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,6 +45,7 @@ from securetrain.launch.sandbox.kernel import CLONE_NEWNS, CLONE_NEWPID, CLONE_N
 from securetrain.launch.sandbox.secrets_below import secrets_below
 from securetrain.launch.sandbox.user import JobUser
 from securetrain.launch.sandbox.view import (
+    OWN_NETWORK,
     TEMPORARY,
     TOKENS,
     Scene,
@@ -51,6 +54,7 @@ from securetrain.launch.sandbox.view import (
     named,
     obstacle_to_writing,
 )
+from securetrain.network import Namespace
 
 _NEW_UTS, _NEW_IPC = 0x04000000, 0x08000000
 NAMESPACES: Final = CLONE_NEWNS | CLONE_NEWPID | _NEW_UTS | _NEW_IPC
@@ -84,6 +88,8 @@ class Features:
     seccomp: bool = True
     limits: bool = True
     """Where they were asked for: of memory and tasks."""
+    network: bool = False
+    """One with loopback alone, where the job has none."""
 
 
 def view(scene: Scene, *, mapped: bool) -> View:
@@ -178,7 +184,8 @@ def orders(scene: Scene, features: Features, numbers: Mapping[str, int]) -> dict
         **numbers,
         "launcher": os.getuid(),
         "namespaces": 0,
-        "netns": scene.netns,
+        "netns": "" if scene.netns == OWN_NETWORK else scene.netns,
+        "network": features.namespaces and features.network,
         "user": None,
         "maps": [],
         "limits": list(map(list, RLIMITS)),
@@ -198,8 +205,11 @@ def orders(scene: Scene, features: Features, numbers: Mapping[str, int]) -> dict
         home = f"{_PRIVATE}/home"
         folders.append((home, 0o700, True))
     files = []
+    if made["network"]:
+        hosts = Namespace.name_texts({socket.gethostname(): IPv4Address("127.0.0.1")})
+        files = [(f"/etc/{name}", text) for name, text in hosts.items()]
     if scene.user is not None:
-        files = _accounts(scene.user, home)
+        files += _accounts(scene.user, home)
         groups = [*scene.user.groups, *device_groups(scene.user, rdma=scene.rdma)]
         made["user"] = {"uid": scene.user.uid, "gid": scene.user.gid, "groups": groups}
     writable = [place for place, one in seen.binds.items() if one["write"]]

@@ -12,12 +12,14 @@ Rules:
    they may see and change is what the sandbox shows them.
 """
 
+import errno
 import json
 import os
 import secrets
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -29,9 +31,10 @@ from securetrain.launch.sandbox import enter, start
 from securetrain.launch.sandbox.cgroup import NO_LIMITS, Group, NoLimitsError, make_group
 from securetrain.launch.sandbox.orders import PRIVATE_CACHE, Features, orders
 from securetrain.launch.sandbox.seccomp import TABLE, is_known
-from securetrain.launch.sandbox.view import Scene
+from securetrain.launch.sandbox.view import OWN_NETWORK, Scene
 
 _READY_SECONDS: Final = 30.0
+_ANSWER_LIMIT: Final = 4096
 _END_SECONDS: Final = 10.0
 PARTS: Final[Mapping[str, str]] = {
     "namespaces": "mounts, processes and memory of its own",
@@ -39,6 +42,7 @@ PARTS: Final[Mapping[str, str]] = {
     "landlock": "Landlock",
     "seccomp": "a filter for system calls",
     "limits": "limits of memory and tasks",
+    "network": "a network of their own",
 }
 """The parts that a machine may not give (`Features`), for people."""
 _STAGES: Final[Mapping[str, str]] = {
@@ -67,6 +71,7 @@ class Sandbox:
     """In which the workers are limited; None where no limit was asked for."""
     reached: tuple[str, ...] = ()
     """At the end: the limits that the workers ran into."""
+    _asking: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @classmethod
     def start(cls, scene: Scene) -> Self:
@@ -76,7 +81,10 @@ class Sandbox:
             OSError: Not even a process without privileges can be started.
         """
         features = Features(
-            user=scene.user is not None, landlock=scene.landlock_version > 0, seccomp=is_known()
+            user=scene.user is not None,
+            landlock=scene.landlock_version > 0,
+            seccomp=is_known(),
+            network=scene.netns == OWN_NETWORK,
         )
         lacking: dict[str, str] = {}
         group = None
@@ -125,6 +133,9 @@ class Sandbox:
                 raise OSError(f"the sandbox cannot be made: {answer['error']}")
             lacking[part] = answer["error"]
             features = replace(features, **{part: False})
+            if part == "namespaces" and features.network:
+                lacking["network"] = answer["error"]
+                features = replace(features, network=False)
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -152,7 +163,8 @@ class Sandbox:
         else:
             parts.append("the launcher's user")
         if has.namespaces:
-            parts.append("own mounts, processes and memory")
+            network = ", memory and network" if has.network else " and memory"
+            parts.append(f"own mounts, processes{network}")
         if has.landlock:
             parts.append(f"Landlock {scene.landlock_version}")
         if has.seccomp:
@@ -175,6 +187,53 @@ class Sandbox:
         program = [sys.executable, "-I", "-S", str(enter.__file__), self.name, *hands, "--"]
         return [*program, *argv]
 
+    @property
+    def has_network(self) -> bool:
+        """Return whether the workers have a network of their own, with loopback alone."""
+        return self.features.network
+
+    def listen(self, address: str, port: int = 0) -> socket.socket:
+        """A socket of this process that listens in the workers' network.
+
+        Raises:
+            OSError: It cannot, or the sandbox has ended.
+        """
+        return self._socket("listen", address, port)
+
+    def connect(self, address: str, port: int) -> socket.socket:
+        """A socket of this process that is connected in the workers' network.
+
+        Raises:
+            OSError: It cannot, or the sandbox has ended.
+        """
+        return self._socket("connect", address, port)
+
+    def _socket(self, how: str, address: str, port: int) -> socket.socket:
+        with self._asking:
+            self.lifeline.send(json.dumps([how, address, port]).encode())
+            said, found, _, _ = socket.recv_fds(self.lifeline, _ANSWER_LIMIT, 1)
+        if found:
+            return socket.socket(fileno=found[0])
+        if not said:
+            raise OSError(errno.ECONNRESET, "the sandbox has ended")
+        refused = json.loads(said)
+        raise OSError(refused["errno"] or errno.EIO, refused["why"])
+
+    def unroutable(self) -> int:
+        """Count what was sent in the workers' network where no route leads.
+
+        Raises:
+            OSError: The kernel's counters cannot be read.
+        """
+        net = Path(f"/proc/{self.process.pid}/net")
+        lines = (net / "snmp").read_text("ascii").splitlines()
+        names, values = (line.split() for line in lines if line.startswith("Ip:"))
+        count = int(values[names.index("OutNoRoutes")])
+        for line in (net / "snmp6").read_text("ascii").splitlines():
+            if line.startswith("Ip6OutNoRoutes"):
+                count += int(line.split()[1])
+        return count
+
     def close(self) -> None:
         """End it, and every process in it; without effect the second time."""
         self.lifeline.close()
@@ -195,7 +254,7 @@ class _Attempt:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         listener.bind(f"\0{self.name}")
         listener.listen(1024)
-        self.lifeline, theirs = socket.socketpair()
+        self.lifeline, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.status, told = os.pipe()
         numbers = {
             "socket": listener.fileno(),

@@ -7,7 +7,8 @@ Rules:
 1. what becomes of one connection is its own affair: an `enter` that is killed at any moment, a
    request that is none, no descriptor left: its worker is ended or not started, and the next one is
    served. The end of this process would be the end of every worker of the node, for good;
-2. it ends with the launcher.
+2. it ends with the launcher, which alone has the other end of its lifeline, and may ask there for
+   sockets of this network namespace (`Sandbox.listen`, `Sandbox.connect`).
 """
 
 import array
@@ -26,6 +27,9 @@ _ENDED: Final = struct.Struct("!II")
 """How a worker ended, and how long its error file is, which follows."""
 _REQUEST_LIMIT: Final = 32 << 20
 _STANDARD: Final = (0, 1, 2)
+_ASKED_LIMIT: Final = 4096
+_BACKLOG: Final = 512
+_CONNECT_SECONDS: Final = 5.0
 _ERROR_FILE: Final = "TORCHELASTIC_ERROR_FILE"
 _ERROR_LIMIT: Final = 1 << 20
 _FAILED: Final = "securetrain: the worker cannot be started: {}\n"
@@ -46,6 +50,7 @@ class Server:
     def __init__(self, listener: socket.socket, lifeline: int, orders: Mapping[str, Any]) -> None:
         self.listener = listener
         self.lifeline = lifeline
+        self.launcher = socket.socket(fileno=lifeline)
         self.allowed = int(orders["launcher"])
         self.variables: dict[str, str] = orders["variables"]
         self.waiting: dict[int, tuple[socket.socket, bytearray, list[int]]] = {}
@@ -65,8 +70,10 @@ class Server:
         while True:
             for number, _ in self.poll.poll():
                 if number == self.lifeline:
-                    self._end()
-                    return 0
+                    if not self._hear_launcher():
+                        self._end()
+                        return 0
+                    continue
                 if number == wake:
                     with suppress(BlockingIOError):
                         os.read(wake, 4096)
@@ -75,6 +82,20 @@ class Server:
                 else:
                     self._hear(number)
             self._reap()
+
+    def _hear_launcher(self) -> bool:
+        """Hand the launcher a socket; False when it is gone."""
+        asked = self.launcher.recv(_ASKED_LIMIT)
+        if not asked:
+            return False
+        try:
+            how, address, port = json.loads(asked)
+            with _open(how, (address, port)) as made:
+                socket.send_fds(self.launcher, [b"{}"], [made.fileno()])
+        except (OSError, ValueError) as error:
+            number = error.errno if isinstance(error, OSError) else None
+            self.launcher.send(json.dumps({"errno": number, "why": str(error)}).encode())
+        return True
 
     def _accept(self) -> None:
         try:
@@ -179,6 +200,16 @@ class Server:
     def _end(self) -> None:
         for worker in self.running.values():
             _signal(worker.pid, signal.SIGKILL)
+
+
+def _open(how: str, place: tuple[str, int]) -> socket.socket:
+    match how:
+        case "listen":
+            return socket.create_server(place, backlog=_BACKLOG)
+        case "connect":
+            return socket.create_connection(place, _CONNECT_SECONDS)
+        case _:
+            raise ValueError(f"no such request: {how}")
 
 
 def _received(connection: socket.socket, most: int, files: list[int] | None = None) -> bytes:

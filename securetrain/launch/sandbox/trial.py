@@ -13,7 +13,7 @@ from securetrain.launch.sandbox import landlock
 from securetrain.launch.sandbox.cgroup import Limits, NoLimitsError, Place, find_place
 from securetrain.launch.sandbox.sandbox import PARTS, Sandbox
 from securetrain.launch.sandbox.user import reserve
-from securetrain.launch.sandbox.view import Scene
+from securetrain.launch.sandbox.view import OWN_NETWORK, Scene
 from securetrain.network import rootless
 
 _ANY: Final = Limits(memory_mib=1, tasks=1)
@@ -40,6 +40,7 @@ def lacking_here(
             homes=(Path("/root"), Path("/home")),
             user=user,
             own_user_namespace=os.geteuid() != 0,
+            netns=OWN_NETWORK,
             landlock_version=landlock.version(),
         )
         try:

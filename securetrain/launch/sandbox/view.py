@@ -26,6 +26,8 @@ _SYSTEM: Final = (
 )
 _SHARED: Final = frozenset({"/", "/var", "/home", "/opt", "/mnt", "/media", "/srv"})
 _MANY: Final = 256
+OWN_NETWORK: Final = "own"
+"""In the place of a namespace: one that is made for the job, with loopback alone."""
 _WORD_LIMIT: Final = 4096
 _JOB_LIMIT: Final = 1 << 20
 LIBRARY_PLACES: Final = (
@@ -75,6 +77,7 @@ class Scene:
     own_user_namespace: bool = False
     """Whether the launcher is an ordinary user, who needs one to mount anything."""
     netns: str = ""
+    """The job's network namespace, or `OWN_NETWORK`; empty for the machine's."""
     names: Mapping[str, Path] = field(default_factory=dict)
     """Files in the place of files of /etc, by their name there."""
     rdma: bool = False

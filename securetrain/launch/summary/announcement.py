@@ -41,7 +41,7 @@ def announcement(
         plan: The workers.
         confinement: Their sandbox.
         log: The transparency log; empty without one.
-        way_out: What the policy cannot limit of it; empty when there is nothing to say.
+        way_out: The workers' way out, or why it is not limited; empty when nothing limits it.
         warnings: Those of the workers' environment.
     """
     policy, where = setup.policy.policy, "of the job, at" if options.joins else "started at"

@@ -21,11 +21,12 @@ torchrun's workers get this process's environment. With a ``bind`` that others c
 libraries are told to use the device that has it, unless a variable says already which: by the
 machine's own name they would find 127.0.0.1 on many.
 
-``securetrain run`` adds ``tunnel``, an object, when the job has a network of its own,
-``carrier``, one that carries the store over TLS when it has none, ``on_epoch``, which hears of
-every epoch, ``on_join``, which is given the member, and ``floors``, which says what this node has
-seen as newest; nobody can write those as text. It gives ``local_world`` and ``role`` itself; under
-plain torchrun the agent's word for both goes over the control connection (`agent_store`).
+``securetrain run`` adds ``tunnel``, an object, when the job has a network of its own, ``carrier``,
+one that carries the store over TLS when it has none, or into the network with loopback alone that
+the workers of one node have, ``on_epoch``, which hears of every epoch, ``on_join``, which is given
+the member, and ``floors``, which says what this node has seen as newest; nobody can write those as
+text. It gives ``local_world`` and ``role`` itself; under plain torchrun the agent's word for both
+goes over the control connection (`agent_store`).
 """
 
 from contextlib import nullcontext
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from cryptography.x509 import Certificate
     from torch.distributed.elastic.rendezvous.api import RendezvousHandler, RendezvousParameters
 
-    from securetrain.rendezvous.member.relay import Carrier
+    from securetrain.rendezvous.member.store import WorkersNetwork
     from securetrain.rendezvous.wire.tunnel import Tunnel
 
 TUNNEL: Final = "tunnel"
@@ -82,6 +83,7 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
         load_identity,
         replace_certificate,
     )
+    from securetrain.rendezvous.member.relay import Carrier  # noqa: PLC0415
 
     if TUNNEL not in params.config and ON_EPOCH not in params.config:
         _name_device(str(params.get("bind") or params.local_addr or ""), os.environ)
@@ -90,8 +92,9 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
     places = parse_endpoints(params.endpoint)
     tunnel: Tunnel | None = params.get(TUNNEL)
     given = str(params.get("bind") or params.local_addr or "127.0.0.1")
-    carrier: Carrier | None = params.get(CARRIER)
-    address = str(tunnel.endpoint) if tunnel else carrier.address if carrier else given
+    carrier: Carrier | WorkersNetwork | None = params.get(CARRIER)
+    sealed = carrier if isinstance(carrier, Carrier) else None
+    address = str(tunnel.endpoint) if tunnel else sealed.address if sealed else given
     local_world = _number(params, "local_world")
 
     def clock() -> datetime:
@@ -128,7 +131,7 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
             local_world=local_world or 0,
             role=str(params.get("role") or ""),
             tunnel=tunnel,
-            network=NetworkProfile.STORE_TLS if carrier else None,
+            network=NetworkProfile.STORE_TLS if sealed else None,
             on_certificate=keep,
             floors=params.config.get(FLOORS, tuple),
             comes_back=True,

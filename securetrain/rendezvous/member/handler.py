@@ -40,7 +40,13 @@ from securetrain.rendezvous.member.client import Member
 from securetrain.rendezvous.member.patience import patiently
 from securetrain.rendezvous.member.relay import LOOPBACK, Carrier
 from securetrain.rendezvous.member.round import EpochOverError, SpareNodeError
-from securetrain.rendezvous.member.store import HostedStore, connect_store, host_store
+from securetrain.rendezvous.member.store import (
+    HostedStore,
+    WorkersNetwork,
+    connect_store,
+    host_store,
+    host_store_inside,
+)
 from securetrain.rendezvous.wire.membership import Membership
 from securetrain.rendezvous.wire.tunnel import store_host
 
@@ -66,7 +72,7 @@ class SecureRendezvousHandler(RendezvousHandler):
         join_timeout: float | None = None,
         store_timeout: timedelta = STORE_TIMEOUT,
         inside: Callable[[], AbstractContextManager[None]] = nullcontext,
-        carrier: Carrier | None = None,
+        carrier: Carrier | WorkersNetwork | None = None,
         store_port: int = 0,
         on_epoch: OnEpoch = lambda _membership, _local: None,
     ) -> None:
@@ -82,7 +88,8 @@ class SecureRendezvousHandler(RendezvousHandler):
             inside: puts the calling thread where the store's sockets belong: the job network. The
                 connection to the coordinator is not made there.
             carrier: carries the store's connections over TLS, in a job without a network of its
-                own. The store itself then listens on loopback.
+                own; the store itself then listens on loopback. Or the workers' network with
+                loopback alone, in which it listens.
             store_port: the port of the store that this node hosts first; 0 for any. A later round
                 gets a free one, because the store before may still be open.
             on_epoch: hears of every epoch before its workers start, and what gives a time of the
@@ -91,7 +98,8 @@ class SecureRendezvousHandler(RendezvousHandler):
         self._connect = connect
         self._run_id = run_id
         self._inside = inside
-        self._carrier = carrier
+        self._carrier = carrier if isinstance(carrier, Carrier) else None
+        self._network = None if isinstance(carrier, Carrier) else carrier
         self._store_port = store_port
         self._on_epoch = on_epoch
         self._nodes = (min_nodes, max_nodes)
@@ -246,9 +254,13 @@ class SecureRendezvousHandler(RendezvousHandler):
         member = self._member
         assert member is not None, "it has joined"
         self._on_epoch(membership, member.local_time)
-        address = store_host(membership) if self._carrier is None else LOOPBACK
-        with self._inside():
-            self._hosted = host_store(address, self._store_timeout, self._store_port)
+        if self._network is not None:
+            given = self._network, self._store_timeout, self._store_port
+            self._hosted = host_store_inside(*given)
+        else:
+            address = store_host(membership) if self._carrier is None else LOOPBACK
+            with self._inside():
+                self._hosted = host_store(address, self._store_timeout, self._store_port)
         self._store_port = 0
         if self._carrier is None:
             return self._hosted.port
