@@ -6,6 +6,7 @@ import random
 import re
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -69,6 +70,11 @@ def ran(command: Sequence[object], **how: Any) -> "subprocess.CompletedProcess[s
     done = outcome(command, **how)
     assert done.returncode == 0, f"{command}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
     return done
+
+
+def pip_for(python: Path) -> list[str]:
+    """What installs into an environment that has no pip: to give it one takes three seconds."""
+    return [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-compile"]
 
 
 def changed(value: S, /, **fields: Any) -> S:

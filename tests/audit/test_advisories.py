@@ -12,6 +12,7 @@ from securetrain.audit.engine.audit import audit
 from securetrain.audit.sources.catalogue import load_checks
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import State
+from tests.vocabulary import refused
 
 
 @pytest.fixture
@@ -82,9 +83,7 @@ def test_a_bad_list_is_an_error(tmp_path, old, new):
     path.write_text(text)
     Advisories.read(path)
     path.write_text(text.replace(old, new))
-    with pytest.raises(AuditError) as refused:
-        Advisories.read(path)
-    assert refused.value.code == "ST-AUDT-005"
+    refused(AuditError, "ST-AUDT-005", Advisories.read, path)
 
 
 def test_the_shipped_list_names_no_fault_twice_and_each_with_its_record():
@@ -160,5 +159,4 @@ def test_a_sites_list_replaces_what_is_known_of_slurm_only_when_it_names_slurm(
     assert "SITE-1" in judge_slurm(fixtures, now, "26.5.4", Advisories.read(path)).reason
     for wrong in ("package: ray, product: slurm", "package: ''"):
         path.write_text(text.replace("WHAT", wrong))
-        with pytest.raises(AuditError, match="neither or both"):
-            Advisories.read(path)
+        refused(AuditError, "neither or both", Advisories.read, path)

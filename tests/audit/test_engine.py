@@ -16,6 +16,7 @@ from securetrain.audit.sources.catalogue import load_checks
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import Severity, State
 from tests.audit.conftest import named
+from tests.vocabulary import refused
 
 
 @pytest.fixture
@@ -245,8 +246,7 @@ def test_a_finding_is_known_when_it_was_as_open_as_it_is(before, after, known, g
 
 
 def test_one_machine_twice_is_refused(fixtures):
-    with pytest.raises(AuditError, match="about one asset"):
-        nodes(fixtures, "a", "a")
+    refused(AuditError, "about one asset", nodes, fixtures, "a", "a")
 
 
 def test_the_exit_code_is_that_of_the_worst_node(fixtures, catalogue, now):

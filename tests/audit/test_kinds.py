@@ -12,6 +12,7 @@ from securetrain.audit.sources.stored import StoredFacts
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import State
 from tests.audit.shelf import CHECK, Box, Rack, not_ok, ok
+from tests.vocabulary import refused
 
 BOXES = '{none: [shelf, racks, "*", boxes], where: {field: [privileged], op: eq, value: true}}'
 
@@ -171,9 +172,9 @@ STAR = '{field: [shelf, racks, "*", name], op: eq, value: a}'
 )
 def test_a_mistake_is_an_error(run_check, shelf, check, message):
     subject, evidence, predicate = check
-    with pytest.raises(AuditError) as refused:
+    with pytest.raises(AuditError) as error:
         run_check(shelf(), subject=subject, evidence=evidence, predicate=predicate)
-    assert message in refused.value.what
+    assert message in error.value.what
 
 
 def test_saved_facts_say_their_kind_and_are_read_as_that(shelf, case, tmp_path):
@@ -188,6 +189,4 @@ def test_saved_facts_say_their_kind_and_are_read_as_that(shelf, case, tmp_path):
     for changed in (b'"kind":"node"', b'"kind":"other"', b'"kind":["sample"]', b'"kind":1'):
         path = tmp_path / "1.json"
         path.write_bytes(bodies[1].to_json().replace(b'"kind":"sample"', changed))
-        with pytest.raises(AuditError) as refused:
-            list(StoredFacts(path, unsigned=True))
-        assert refused.value.code == "ST-AUDT-002"
+        refused(AuditError, "ST-AUDT-002", list, StoredFacts(path, unsigned=True))

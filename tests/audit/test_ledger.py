@@ -23,6 +23,7 @@ from securetrain.core.vocabulary import Severity, State
 from securetrain.policy.load import load_policy
 from securetrain.policy.schema import OutOfScope
 from tests.audit.shelf import Rack, not_ok, ok, read
+from tests.vocabulary import refused
 
 CHECKS = load_checks()
 GOOD = (
@@ -203,8 +204,7 @@ def test_an_entry_says_why_and_what_it_bears_on():
     assert said == ["x", "denied"]
     with pytest.raises(ValueError, match="bears on nothing"):
         Entry(unit="file", at=at, end=End.NOT_UNDERSTOOD, why="x")
-    with pytest.raises(ValueError, match="without a reason"):
-        Entry(unit="file", at=at, end=End.NOT_OURS)
+    refused(ValueError, "without a reason", Entry, unit="file", at=at, end=End.NOT_OURS)
 
 
 def test_facts_without_a_ledger_are_refused(fixtures):
@@ -212,8 +212,7 @@ def test_facts_without_a_ledger_are_refused(fixtures):
     old = old.replace(b"securetrain.facts/v3", b"securetrain.facts/v2")
     from securetrain.audit.documents import BODIES
 
-    with pytest.raises(AuditError, match="collect them again"):
-        decode_body(old, BODIES, "a.json")
+    refused(AuditError, "collect them again", decode_body, old, BODIES, "a.json")
 
 
 def test_equal_entries_are_counted_and_none_is_lost():

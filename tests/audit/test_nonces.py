@@ -18,6 +18,7 @@ from securetrain.audit.sources.stored import StoredFacts
 from securetrain.core.errors import AuditError, UsageError
 from tests.audit.killed import kills
 from tests.audit.test_signed_facts import World, refusals
+from tests.vocabulary import refused
 
 MINUTE = timedelta(minutes=1)
 
@@ -109,8 +110,7 @@ def test_what_does_not_count_takes_no_nonce_and_hides_nobody(world, store):
 def test_two_documents_about_one_asset_are_still_refused(world, store):
     data = world.node("a", nonce=store.issue()[0])
     (world.folder / "facts" / "again.json").write_bytes(data)
-    with pytest.raises(AuditError, match="two documents"):
-        judge(world, "a")
+    refused(AuditError, "two documents", judge, world, "a")
 
 
 def _take(folder, now, nonce, begin, answers):
@@ -172,39 +172,35 @@ def test_a_nonce_that_cannot_be_taken_ends_the_audit(world, store, monkeypatch, 
         raise OSError(wrong, os.strerror(wrong))
 
     monkeypatch.setattr(os, call, refuse)
-    with pytest.raises((UsageError, OSError)) as refused:
+    with pytest.raises((UsageError, OSError)) as error:
         judge(world, "a")
-    assert isinstance(refused.value, UsageError)
-    assert refused.value.code in {"ST-USAG-002", "ST-USAG-006"}
+    assert isinstance(error.value, UsageError)
+    assert error.value.code in {"ST-USAG-002", "ST-USAG-006"}
 
 
 def test_a_store_that_others_may_change_is_none(store, world, tmp_path):
     nonce, _ = store.issue()
     world.node("a", nonce=nonce)
     store.folder.chmod(0o777)
-    with pytest.raises(UsageError) as refused:
-        judge(world, "a")
-    assert refused.value.code == "ST-USAG-018"
-    with pytest.raises(UsageError, match="no store"):
-        NonceStore(tmp_path / "gone", world.now).open()
+    refused(UsageError, "ST-USAG-018", judge, world, "a")
+    refused(UsageError, "no store", NonceStore(tmp_path / "gone", world.now).open)
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"nonce":"x"}', b"\xff"])
 def test_a_damaged_nonce_is_an_error_that_names_its_file(store, now, data):
     nonce, _ = store.issue()
     (store.folder / f"{nonce}.json").write_bytes(data)
-    with pytest.raises(AuditError) as refused:
+    with pytest.raises(AuditError) as error:
         store.refusal(nonce, now)
-    assert refused.value.code == "ST-AUDT-006"
-    assert nonce in refused.value.where
+    assert error.value.code == "ST-AUDT-006"
+    assert nonce in error.value.where
     store.issue()  # and keeps nobody from asking anew
 
 
 def test_one_nonce_under_the_name_of_another_is_damage(store, now):
     (first, _), (second, _) = store.issue(), store.issue()
     (store.folder / f"{first}.json").replace(store.folder / f"{second}.json")
-    with pytest.raises(AuditError, match="another nonce's"):
-        store.refusal(second, now)
+    refused(AuditError, "another nonce's", store.refusal, second, now)
 
 
 def test_what_is_long_over_is_forgotten(store, now):

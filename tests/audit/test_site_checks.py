@@ -10,6 +10,7 @@ from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.sources.site_checks import _document, scaffold
 from securetrain.core.errors import AuditError, UsageError
 from securetrain.core.vocabulary import State
+from tests.vocabulary import refused
 
 
 @pytest.fixture
@@ -33,8 +34,7 @@ def test_what_is_begun_loads_and_judges(files, fixtures, now):
 
 
 def test_nothing_is_overwritten(files):
-    with pytest.raises(UsageError, match="there already"):
-        scaffold("ST-ABC-001", files[0].parent)
+    refused(UsageError, "there already", scaffold, "ST-ABC-001", files[0].parent)
 
 
 @pytest.mark.parametrize(
@@ -56,16 +56,12 @@ def test_a_check_that_does_not_say_what_its_fixtures_are_for_is_not_used(
     files, which, old, new, message
 ):
     edit(files[which], old, new)
-    with pytest.raises(AuditError) as refused:
-        load_checks(beside=files[0].parent)
-    assert refused.value.code == "ST-AUDT-001"
-    assert message in refused.value.what
+    refused(AuditError, "ST-AUDT-001", load_checks, beside=files[0].parent, says=message)
 
 
 def test_a_check_without_fixtures_is_not_used(files):
     files[1].unlink()
-    with pytest.raises(UsageError, match="No such file"):
-        load_checks(beside=files[0].parent)
+    refused(UsageError, "No such file", load_checks, beside=files[0].parent)
 
 
 @pytest.mark.parametrize("kind", list(BODIES))

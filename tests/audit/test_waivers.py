@@ -13,6 +13,7 @@ from securetrain.audit.engine.waivers import parse_waivers, read_waivers
 from securetrain.audit.sources.catalogue import load_checks
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import State
+from tests.vocabulary import refused
 
 GOOD = {
     "id": "W-1",
@@ -170,9 +171,7 @@ def test_the_same_id_twice_covers_nothing_the_second_time(run):
 def test_a_file_that_is_not_a_list_of_waivers_is_an_error(tmp_path, text):
     path = tmp_path / "w.yaml"
     path.write_bytes(text.encode("latin-1"))
-    with pytest.raises(AuditError) as refused:
-        read_waivers(path)
-    assert refused.value.code == "ST-AUDT-003"
+    refused(AuditError, "ST-AUDT-003", read_waivers, path)
 
 
 BOTH = GOOD | {"check": "ST-FAB-001", "subject": "*", "asset": "*"}

@@ -15,6 +15,7 @@ from securetrain.cli.jobs.train import HELP, TRAINER_FLAGS, command, split_flags
 from securetrain.core.errors import UsageError
 from tests.tables import items
 from tests.train.jobs import JOB
+from tests.vocabulary import refused
 
 
 @items(
@@ -35,9 +36,7 @@ def test_the_trainers_flags_are_the_trainers(flags, trainer, launcher):
 
 @pytest.mark.parametrize("flag", TRAINER_FLAGS)
 def test_a_flag_without_a_value_is_refused(flag):
-    with pytest.raises(UsageError) as error:
-        split_flags(["--standalone", flag])
-    assert error.value.code == "ST-USAG-001"
+    refused(UsageError, "ST-USAG-001", split_flags, ["--standalone", flag])
     assert flag in HELP
 
 

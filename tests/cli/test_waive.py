@@ -27,7 +27,7 @@ from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import TreeParams
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_document
-from tests.vocabulary import trust_document
+from tests.vocabulary import refused, trust_document
 
 
 def run(verb: object, *arguments: object) -> tuple[int, str]:
@@ -117,8 +117,7 @@ def test_a_waiver_of_strangers_or_for_another_checkpoint(place: Path) -> None:
     with pytest.raises(IntegrityError) as error:
         sign_with(place, 2, out="y.json", add=str(place / "bad.json"))
     assert error.value.code == "ST-CKPT-123"
-    with pytest.raises(UsageError, match="needs a reason"):
-        sign_with(place, 0, out="z.json")
+    refused(UsageError, "needs a reason", sign_with, place, 0, out="z.json")
 
 
 @pytest.mark.forgery

@@ -8,20 +8,18 @@ import pytest
 from securetrain.core import files
 from securetrain.core.errors import UsageError, os_error
 from tests.tables import items
+from tests.vocabulary import refused
 
 
 def test_reads_are_bounded_and_follow_no_link(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"12345")
     assert files.read_file(path, 5) == b"12345"
-    with pytest.raises(UsageError, match="limit of 4"):
-        files.read_file(path, 4)
+    refused(UsageError, "limit of 4", files.read_file, path, 4)
     (tmp_path / "link").symlink_to(path)
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "pipe", "nothing", "."):
-        with pytest.raises(UsageError) as caught:
-            files.read_file(tmp_path / name, 5)
-        assert caught.value.code == "ST-USAG-002"
+        refused(UsageError, "ST-USAG-002", files.read_file, tmp_path / name, 5)
 
 
 def test_writes_are_whole_or_absent(tmp_path, monkeypatch):
@@ -35,9 +33,7 @@ def test_writes_are_whole_or_absent(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(UsageError) as caught:
-        files.write_atomic(path, b"newer")
-    assert caught.value.code == "ST-USAG-006"
+    refused(UsageError, "ST-USAG-006", files.write_atomic, path, b"newer")
     assert path.read_bytes() == b"new"
     assert os.listdir(tmp_path) == ["file"]  # noqa: PTH208 - names only
 
@@ -105,9 +101,7 @@ def test_a_name_taken_meanwhile_is_not_overwritten(tmp_path):
             (staging / "a").write_bytes(b"1")
             final.mkdir()
 
-    with pytest.raises(UsageError) as caught:
-        races()
-    assert caught.value.code == "ST-USAG-005"
+    refused(UsageError, "ST-USAG-005", races)
     assert list(final.iterdir()) == []
 
 

@@ -20,6 +20,7 @@ from securetrain.core import held
 from securetrain.core.errors import UsageError
 from securetrain.core.files import locked, open_own, open_regular, read_file, write_atomic
 from securetrain.core.held import HeldPath, hold, moved, open_held, release
+from tests.vocabulary import refused
 from tools.campaigns import paths
 
 SECRET = b"only root may read this"
@@ -190,8 +191,7 @@ def test_a_file_that_is_not_the_writers_alone(place: Place, what: str) -> None:
         os.chown(place.real / "own", 12345, -1)
     else:
         (place.real / "own").chmod(0o666)
-    with pytest.raises(UsageError, match="ST-USAG-018"):
-        open_own(place.run / "own", os.O_RDWR)
+    refused(UsageError, "ST-USAG-018", open_own, place.run / "own", os.O_RDWR)
 
 
 ACTS = ("exchange parent", "a link to a folder", "a relative link", "a file", "")

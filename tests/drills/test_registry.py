@@ -18,6 +18,7 @@ from securetrain.drills import DRILLS, DrillResult, registry, run_drill
 from securetrain.drills.process_tree import wait_until
 from securetrain.drills.registry import Drill, Outcome, Side, judge, run_sides
 from tests.tables import items
+from tests.vocabulary import refused
 
 DRILL = Drill(
     *("D-FAKE", "tests.drills.fake_side", Boundary.RENDEZVOUS, "ST-ADMN-002"),
@@ -99,9 +100,7 @@ def test_a_good_drill_is_told_step_by_step(tmp_path):
         "D-FAKE: attacking the hardened stack",
         "D-FAKE: hardened: hardened as it should be",
     ]
-    with pytest.raises(UsageError) as caught:
-        run_sides(DRILL, tmp_path / "good", told.append)
-    assert caught.value.code == "ST-USAG-005"
+    refused(UsageError, "ST-USAG-005", run_sides, DRILL, tmp_path / "good", told.append)
 
 
 def test_a_side_sees_nothing_of_the_callers_environment(tmp_path, monkeypatch):

@@ -21,6 +21,7 @@ from securetrain.testing.bootlog import Boot, replay
 from securetrain.testing.measurement_lists import measure_files
 from securetrain.testing.swtpm import SoftwareTpm
 from tests.attest.swtpms import needs_swtpm
+from tests.vocabulary import refused
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +207,6 @@ def test_a_failure_to_make_one_is_told(tmp_path):
     ca = tmp_path / "ca"
     ca.mkdir()
     (ca / "issuercert.pem").mkdir()
-    with pytest.raises(UsageError) as error:
-        SoftwareTpm(tmp_path / "tpm", ca=ca)
-    assert error.value.code == "ST-USAG-002"
-    assert "swtpm_setup failed" in error.value.what
+    refused(
+        UsageError, "ST-USAG-002", SoftwareTpm, tmp_path / "tpm", ca=ca, says="swtpm_setup failed"
+    )

@@ -20,6 +20,7 @@ from securetrain.policy import load_policy
 from securetrain.rendezvous.member.entry import parse_endpoint
 from securetrain.train.config import parse_job
 from tests.tables import items
+from tests.vocabulary import refused
 from tools.fuzz import __main__ as command
 from tools.fuzz import engine as fuzz
 from tools.fuzz import parsers as modules
@@ -157,9 +158,7 @@ def test_the_command_tells_and_keeps_defects(monkeypatch, tmp_path, capsys):
 
 @pytest.mark.parametrize("data", [rb'"\ud800"', rb'{"\udfff":1}', rb'["\ud83d","\ude00"]'])
 def test_half_a_surrogate_pair_is_refused(data):
-    with pytest.raises(UsageError) as caught:
-        canonical.loads(data)
-    assert caught.value.code == "ST-USAG-008"
+    refused(UsageError, "ST-USAG-008", canonical.loads, data)
     assert canonical.loads(rb'"\ud83d\ude00"') == "\U0001f600"
 
 
@@ -186,6 +185,4 @@ def test_a_job_field_with_a_dot_in_its_name_is_refused(line):
 
 @pytest.mark.parametrize("port", ["9" * 5000, "", "0", "65536", "\u0661"])
 def test_a_port_that_is_none_is_refused(port):
-    with pytest.raises(UsageError) as caught:
-        parse_endpoint(f"host:{port}")
-    assert caught.value.code == "ST-USAG-001"
+    refused(UsageError, "ST-USAG-001", parse_endpoint, f"host:{port}")

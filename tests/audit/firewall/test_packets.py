@@ -49,7 +49,7 @@ from tests.audit.hardened.machine import (
     verdict,
 )
 from tests.tables import each
-from tests.vocabulary import needs
+from tests.vocabulary import needs, refused
 
 PASS, FAIL, UNKNOWN = True, False, None
 STATES = {"pass": PASS, "fail": FAIL, "unknown": UNKNOWN}
@@ -383,8 +383,7 @@ def test_answers_of_two_generations_are_refused():
         one[16 + 3] = 7
         return (bytes(one) if kind == firewall.CHAINS else nft(0, attribute(1, b"t\0"))) + DONE
 
-    with pytest.raises(netlink.NetlinkError, match="changed"):
-        firewall.ruleset(dump, {})
+    refused(netlink.NetlinkError, "changed", firewall.ruleset, dump, {})
 
 
 @given(data=st.binary(max_size=200), at=st.integers(0, 200))

@@ -21,6 +21,7 @@ from securetrain.audit.subjects.kubernetes.facts.cluster import ClusterFacts
 from securetrain.audit.subjects.kubernetes.facts.workload import WorkloadFacts
 from tests.audit.manifests.worlds import said
 from tests.audit.worlds import open_entries
+from tests.vocabulary import refused
 from tests.waiting import in_time
 
 TEMPLATE = """\
@@ -235,8 +236,7 @@ def _commands():
 
 def test_output_is_bounded(tool, tmp_path, monkeypatch):
     monkeypatch.setattr(tools, "MAX_OUTPUT", 1 << 16)
-    with pytest.raises(tools.NotRenderedError, match="wrote more than"):
-        confined_run(tool, tmp_path, "yes")
+    refused(tools.NotRenderedError, "wrote more than", confined_run, tool, tmp_path, "yes")
 
 
 def test_what_a_tool_says_on_failure_is_not_repeated(tool, chart, render):

@@ -20,6 +20,7 @@ from securetrain.core.errors import UsageError
 from securetrain.core.vocabulary import State
 from securetrain.policy.load import load_policy
 from tests.audit.conftest import NOW
+from tests.vocabulary import refused
 
 CHECKS = [check for check in load_checks() if check.kind == "slurm"]
 BASELINE = load_policy("baseline").policy
@@ -165,8 +166,7 @@ def test_a_pipe_is_not_opened_and_a_link_leads_nowhere_else(tmp_path):
 
 
 def test_a_directory_that_is_none_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="not a directory"):
-        collect_slurm(tmp_path / "x", now=NOW)
+    refused(UsageError, "not a directory", collect_slurm, tmp_path / "x", now=NOW)
 
 
 def test_owners_of_a_copy_say_nothing(slurm, tmp_path):

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from securetrain.core.files import locked
+from tests.vocabulary import pip_for
 
 PACKAGE = "tpm2-pytss==3.0.0"
 ENVIRONMENT = Path(__file__).resolve().parents[3] / "build" / "oracles" / PACKAGE.replace("==", "-")
@@ -54,8 +55,8 @@ def _made(lost: str) -> Path:
     if missing := [tool for tool in ("gcc", "pkg-config") if shutil.which(tool) is None]:
         pytest.skip(f"{lost}: {', '.join(missing)} not found")
     shutil.rmtree(ENVIRONMENT, ignore_errors=True)
-    venv.create(ENVIRONMENT, with_pip=True)
-    command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", PACKAGE]
+    venv.create(ENVIRONMENT)
+    command = [*pip_for(python), PACKAGE]
     env = {**os.environ, "CFLAGS": "-O0 -g0"}
     try:
         done = subprocess.run(

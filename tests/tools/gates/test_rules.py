@@ -9,6 +9,7 @@ import pytest
 
 from tests.tables import items
 from tests.tools.gates.worlds import HEADER, places, planted
+from tests.vocabulary import refused
 from tools.gates.lines import code_lines
 from tools.gates.rules import (
     budgets,
@@ -439,8 +440,7 @@ def test_code_lines(code, lines):
 def test_a_block_that_no_longer_fits_is_seen():
     block = pages.Block("x.py", pages.BELOW, "one\ntwo\n")
     assert block.applied("one\nthree\n") == "one\ntwo\nthree\n"
-    with pytest.raises(ValueError, match="has this line once"):
-        block.applied("three\n")
+    refused(ValueError, "has this line once", block.applied, "three\n")
     with pytest.raises(ValueError, match="is there already"):
         pages.Block("x.py", pages.NEW, "one\n").applied("one\n")
 

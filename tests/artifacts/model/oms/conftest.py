@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from tests.identity import worlds
+from tests.vocabulary import pip_for
 
 REFERENCE = "model-signing==1.1.1"
 # The reference imports pyOpenSSL without declaring it.
@@ -97,9 +98,9 @@ def reference(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         fcntl.flock(lock, fcntl.LOCK_EX)  # several workers share the cache
         if not stamp.exists() or stamp.read_text() != asked:
             stamp.unlink(missing_ok=True)
-            venv.create(made, clear=True, with_pip=True)
+            venv.create(made, clear=True)
             done = subprocess.run(
-                [made / "bin" / "python", "-m", "pip", "install", "-q", REFERENCE, UNDECLARED],
+                [*pip_for(made / "bin" / "python"), "-q", REFERENCE, UNDECLARED],
                 check=False,
                 capture_output=True,
                 text=True,
