@@ -241,7 +241,7 @@ class Ours:
         return handler.member is not None and handler.member._status.spare
 
     def kill(self, handler: Any) -> None:
-        handler.member._link._comeback.allowed = False
+        handler.member._link._reconnect.allowed = False
         handler.member._link._channel.abort()
 
     def hang(self, handler: Any) -> None:

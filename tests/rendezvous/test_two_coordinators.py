@@ -23,8 +23,8 @@ from securetrain.policy import load_policy
 from securetrain.rendezvous.coordinator.memory import JobMemory
 from securetrain.rendezvous.coordinator.standalone import Plan, Standalone
 from securetrain.rendezvous.member import places as places_module
-from securetrain.rendezvous.member.comeback import Comeback
 from securetrain.rendezvous.member.entry import parse_endpoints
+from securetrain.rendezvous.member.reconnect import Reconnect
 from securetrain.rendezvous.wire.generation import check_generation, sign_generation
 from tests.rendezvous.worlds import meet
 from tests.tables import items
@@ -113,7 +113,7 @@ def deaf(monkeypatch):
 def test_without_generations_both_would_go_on(two, monkeypatch):
     """The attack: two halves of a job, each with a coordinator that believes it is the one."""
     deaf(monkeypatch)
-    monkeypatch.setattr(Comeback, "follow", lambda *_: None)
+    monkeypatch.setattr(Reconnect, "follow", lambda *_: None)
     two.start_second()
     two.lose("node-2")
     two.tools.wait_until(lambda: two.members["node-0"].num_waiting, "the first one goes on")
@@ -142,13 +142,13 @@ def test_a_member_that_has_seen_the_later_one_refuses_the_earlier(two, monkeypat
     two.start_second()
     member = two.members["node-2"]
     two.move("node-2")
-    member._link._comeback.running = lambda: None  # else its epoch is refused before
+    member._link._reconnect.running = lambda: None  # else its epoch is refused before
     herald = member._link._herald
     two.tools.wait_until(lambda: herald._thread, "it has heard the answer")
     herald._thread.join(two.tools.PATIENCE)
     two.tools.wait_until(lambda: "node-2" not in two.first._nodes, "it has been there, and gone")
     refused(AdmissionError, "ST-ADMN-041", member._link._connect, two.one)
-    assert member._link._comeback.latest.number == 2
+    assert member._link._reconnect.latest.number == 2
 
 
 def test_two_that_were_started_at_the_same_moment_are_not_equal(two):
@@ -234,7 +234,7 @@ def test_the_same_number_of_another_epoch_is_not_the_same_epoch(two):
     """Both have formed an epoch 1; a member of the one's does not go on in the other's."""
     two.start_second()
     for member in two.members.values():
-        member._link._comeback.latest = None  # whoever it was, they do not remember it
+        member._link._reconnect.latest = None  # whoever it was, they do not remember it
     two.members.pop("node-2").leave()
     two.tools.wait_until(lambda: two.members["node-0"].num_waiting, "the first one goes on")
     assert {one.membership.epoch for one in two.meet(["node-0", "node-1"])} == {1}
@@ -269,10 +269,10 @@ def test_a_coordinator_that_says_nothing_of_itself_or_what_another_said_is_refus
     identity = two.job.identity("node-9")
     own = two.first._terms.generation
     with pytest.raises(AdmissionError, match="it has no generation"):
-        Comeback().follow(admit_of(None), two.first._terms.key.public, identity)
+        Reconnect().follow(admit_of(None), two.first._terms.key.public, identity)
     stranger = PrivateKey.generate(KeyKind.P256).public
     with pytest.raises(AdmissionError, match="it is another coordinator's"):
-        Comeback().follow(admit_of(own.statement), stranger, identity)
+        Reconnect().follow(admit_of(own.statement), stranger, identity)
 
 
 def test_an_ordinary_change_to_a_standby(two):

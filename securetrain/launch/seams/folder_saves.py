@@ -17,17 +17,25 @@ Rules:
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from securetrain.core.errors import RuntimeRefusal
+from securetrain.launch.seams import patches
 from securetrain.launch.seams.frameworks import FolderSave, Given
-from securetrain.launch.seams.together import Together
 
 if TYPE_CHECKING:
     from securetrain.artifacts import SaveSigner
+
+PATIENCE: Final = timedelta(minutes=30)
+"""As torch's own groups wait by default."""
+_KEY: Final = "securetrain-save"
+_STORE: Final = "_get_default_store"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +79,66 @@ def is_inner(place: str) -> bool:
     return within is not None and within.holds(place, itself=True)
 
 
+class Barrier:
+    """One process's waits for every rank to come to a place where all come to, through torch's
+    own store: no collective is made, and no GPU waits. Those of all ranks have the same numbers.
+    """
+
+    def __init__(self, patience: timedelta = PATIENCE) -> None:
+        self._patience = patience
+        self._number = 0
+
+    def wait(self, what: str) -> None:
+        """Wait for all ranks.
+
+        Raises:
+            RuntimeRefusal: ST-RUNT-038, some rank did not come.
+        """
+        if (store := self._arrive()) is None:
+            return
+        key = self._key
+        try:
+            store.wait([f"{key}/all"], self._patience)
+        except RuntimeError as error:
+            raise RuntimeRefusal(
+                "ST-RUNT-038",
+                f"{store.add(key, 0)} of {_world()} ranks have returned from {what} after"
+                f" {self._patience.total_seconds():.0f} s",
+                what,
+            ) from error
+
+    def pass_by(self, times: int) -> None:
+        """Let nobody wait for this rank, which has failed."""
+        for _ in range(times):
+            self._arrive()
+
+    @property
+    def _key(self) -> str:
+        return f"{_KEY}/{self._number}"
+
+    def _arrive(self) -> Any:
+        """Say that this rank is there; None where there are no others."""
+        if (world := _world()) == 1:
+            return None
+        self._number += 1
+        store = patches.find(sys.modules["torch.distributed"].distributed_c10d, _STORE)()
+        if store.add(self._key, 1) == world:
+            store.set(f"{self._key}/all", "1")
+        return store
+
+
+def _world() -> int:
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        return 1
+    return int(dist.get_world_size())
+
+
 @dataclass(slots=True)
 class FolderCalls:
     """The calls of one worker."""
 
-    together: Together = field(default_factory=Together)
+    barrier: Barrier = field(default_factory=Barrier)
 
     def sign(
         self, signing: "SaveSigner", row: FolderSave, save: Callable[[], Any], given: Given
@@ -95,14 +158,14 @@ class FolderCalls:
                 result = save()
             if is_collective:
                 waits -= 1
-                self.together.wait(row.way)
+                self.barrier.wait(row.way)
             if signed is not None:
                 signed()
         except BaseException:
-            self.together.pass_by(waits)
+            self.barrier.pass_by(waits)
             raise
         if is_collective:
-            self.together.wait(row.way)
+            self.barrier.wait(row.way)
         return result
 
     def _begin(

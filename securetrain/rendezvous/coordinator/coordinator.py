@@ -11,7 +11,7 @@ Rules:
 3. a node is in once: a second connection with the same name, key or WireGuard key is refused and
    both are noted;
 4. ranks, epochs and memberships are the coordinator's alone; `assembly` has their rules;
-5. what members may do to the job and to each other is bounded and counted: `conduct`.
+5. what members may do to the job and to each other is bounded and counted: `member_rules`.
 """
 
 import socket
@@ -37,9 +37,9 @@ from securetrain.rendezvous.coordinator.admission import (
     refuse_twin,
 )
 from securetrain.rendezvous.coordinator.assembly import Assembly
-from securetrain.rendezvous.coordinator.conduct import Conduct
 from securetrain.rendezvous.coordinator.journal import Journal
 from securetrain.rendezvous.coordinator.listener import Listener
+from securetrain.rendezvous.coordinator.member_rules import MemberRules
 from securetrain.rendezvous.coordinator.quotas import Quotas
 from securetrain.rendezvous.coordinator.reception import Reception
 from securetrain.rendezvous.coordinator.returning import Returning
@@ -134,7 +134,7 @@ class Coordinator:
             last_epoch=chosen.last_epoch,
             doubt_lost=asked.node.doubt_lost,
         )
-        self._conduct = Conduct(
+        self._member_rules = MemberRules(
             assembly=self._assembly,
             journal=self._journal,
             quotas=Quotas(
@@ -155,7 +155,7 @@ class Coordinator:
         self._succession = Succession(
             terms=self._terms, journal=self._journal, subject=str(self._spiffe)
         )
-        self._conduct.awaited = self._returning.expected
+        self._member_rules.awaited = self._returning.expected
         self._assembly.save = self._save
         self._sessions: set[Session] = set()
         self._admissions: dict[str, Admission] = {}
@@ -270,7 +270,7 @@ class Coordinator:
         if self._policy.policy.rendezvous.key_exchange is KeyExchange.HYBRID:
             require_hybrid(session.channel.key_exchange, session.subject)
         with self._lock:
-            self._conduct.quotas.admit(session.node)
+            self._member_rules.quotas.admit(session.node)
 
     def authenticated(self, session: Session) -> None:
         """Reserve the node's name.
@@ -318,7 +318,7 @@ class Coordinator:
             AdmissionError: ST-ADMN-031.
         """
         with self._lock:
-            self._conduct.quotas.hear(session.node, message)
+            self._member_rules.quotas.hear(session.node, message)
 
     def renewed(self, session: Session, result: AttestationResult) -> None:
         """Note the new lease.
@@ -331,7 +331,7 @@ class Coordinator:
             subject=session.subject, tier=result.tier, result=result.digest
         )
         with self._lock:
-            self._conduct.note(session, renewed)
+            self._member_rules.note(session, renewed)
             session.result = result
             self._assembly.save()
             self._admissions[session.node] = admission_of(session, result)
@@ -372,7 +372,7 @@ class Coordinator:
             AdmissionError: ST-ADMN-031.
         """
         with self._lock:
-            self._conduct.close(session)
+            self._member_rules.close(session)
             self._assembly.tell_everybody()
 
     def suspect(self, session: Session, message: Suspect) -> None:
@@ -382,14 +382,14 @@ class Coordinator:
             AdmissionError: ST-ADMN-035 when it makes no sense, ST-ADMN-031.
         """
         with self._lock:
-            found = self._conduct.suspect(session, message)
+            found = self._member_rules.suspect(session, message)
         if found is not None:
             found.evict(AdmissionError("ST-ADMN-034", where=found.subject))
 
     def secrets(self, session: Session, ask: protocol.AskSecrets) -> None:
         """Give a member what the policy gives it."""
         with self._lock:
-            self._conduct.give(session, ask, self._terms.vault)
+            self._member_rules.give(session, ask, self._terms.vault)
 
     def beat(self, session: Session) -> None:
         """Answer a sign of life with where the job stands."""
@@ -405,8 +405,8 @@ class Coordinator:
                 del self._nodes[session.node]
                 self._verifier.release(session.node)
                 if not self._stopping and session.node not in self._returning.expected:
-                    self._conduct.part(session, error, self._guarded)
-                    self._guarded(self._conduct.settle)
+                    self._member_rules.part(session, error, self._guarded)
+                    self._guarded(self._member_rules.settle)
                     self._guarded(self._assembly.save)
                     self._advance()
                     self._assembly.tell_everybody()
@@ -463,7 +463,7 @@ class Coordinator:
                     self._lock.wait(left)
                     continue
                 for held in self._returning.overdue():
-                    self._guarded(partial(self._conduct.lose, held))
+                    self._guarded(partial(self._member_rules.lose, held))
                 self._assembly.put_out_late()
                 self._advance()
                 self._assembly.tell_everybody()

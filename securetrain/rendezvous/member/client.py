@@ -26,11 +26,11 @@ from securetrain.attest.node import Attester
 from securetrain.core.errors import AdmissionError, SecureTrainError
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.evidence import AttestationResult
-from securetrain.rendezvous.member.comeback import Comeback
 from securetrain.rendezvous.member.desk import Opened
 from securetrain.rendezvous.member.identity_dir import NodeIdentity
 from securetrain.rendezvous.member.link import Link
 from securetrain.rendezvous.member.places import Place
+from securetrain.rendezvous.member.reconnect import Reconnect
 from securetrain.rendezvous.member.round import (
     EpochOverError,
     OpenStore,
@@ -100,7 +100,7 @@ class Member:
             on_certificate: keeps this node's next certificate, when it is renewed.
             floors: what to show the others of the newest checkpoints, asked before every round
                 (`gossip`); what they show is in the membership.
-            comes_back: whether it outlives the coordinator until its lease ends (`comeback`).
+            comes_back: whether it outlives the coordinator until its lease ends (`reconnect`).
             monotonic: a steady clock in seconds.
         """
         self._identity, self._node = identity, identity.spiffe.node
@@ -136,7 +136,7 @@ class Member:
             on_message=self._hear,
             on_failure=self._fail,
             on_certificate=on_certificate,
-            comeback=Comeback(self._running, lambda: self._epoch, comes_back),
+            reconnect=Reconnect(self._running, lambda: self._epoch, comes_back),
         )
 
     def connect(self, host: str, port: int, *standbys: Place) -> AttestationResult:

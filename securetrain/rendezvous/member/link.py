@@ -9,7 +9,7 @@ Rules:
 2. an admission must carry a result that the coordinator's key signed, about this node and its key;
 3. a certificate that comes with an admission is this node's next one, or the node goes (`renewal`);
 4. one background thread owns the connection. It beats, answers challenges, and asks for a new lease
-   after a third of the old one. When the coordinator is lost it comes back (`comeback`); at any
+   after a third of the old one. When the coordinator is lost it comes back (`reconnect`); at any
    other error it ends: the node is out;
 5. where the connection ends because the coordinator has refused this node, that is the error.
 """
@@ -32,11 +32,11 @@ from securetrain.attest.session import Passport, verify_passport
 from securetrain.core.errors import AdmissionError, AttestationError, NetworkError, SecureTrainError
 from securetrain.evidence import AttestationResult
 from securetrain.identity import Role
-from securetrain.rendezvous.member.comeback import FIRST_PAUSE, LONGEST_PAUSE, Comeback, given_up
 from securetrain.rendezvous.member.desk import Desk
 from securetrain.rendezvous.member.identity_dir import NodeIdentity
 from securetrain.rendezvous.member.places import Herald, Place, Places, reach
 from securetrain.rendezvous.member.proving import Prover, peer_key
+from securetrain.rendezvous.member.reconnect import FIRST_PAUSE, LONGEST_PAUSE, Reconnect, given_up
 from securetrain.rendezvous.member.renewed import check_renewed
 from securetrain.rendezvous.wire.channel import Channel, PeerClosedError, Wakeup
 from securetrain.rendezvous.wire.membership import Expected
@@ -95,7 +95,7 @@ class Link:
         on_message: Callable[[Status | Formed | Store | Staffed], None],
         on_failure: Callable[[SecureTrainError], None],
         on_certificate: Callable[[x509.Certificate], None] | None = None,
-        comeback: Comeback | None = None,
+        reconnect: Reconnect | None = None,
     ) -> None:
         """Prepare; nothing is connected yet.
 
@@ -109,10 +109,10 @@ class Link:
             on_message: hears, in the background thread, what the coordinator says about rounds.
             on_failure: hears, in the background thread, why the link ended.
             on_certificate: keeps the node's next certificate, when the coordinator renews it.
-            comeback: how it comes back when the coordinator is lost; by default it does not.
+            reconnect: how it comes back when the coordinator is lost; by default it does not.
         """
         self._identity = self._latest = identity
-        self._comeback = comeback or Comeback(allowed=False)
+        self._reconnect = reconnect or Reconnect(allowed=False)
         self._places = Places([("", 0)])
         self._herald = Herald(self._show)
         self._quit = threading.Event()
@@ -207,7 +207,7 @@ class Link:
 
     def post(self, message: AnyMessage) -> None:
         """Have the background thread send a message."""
-        self._comeback.say(message)
+        self._reconnect.say(message)
         self._outbox.append(message)
         self._wakeup.set()
 
@@ -268,7 +268,7 @@ class Link:
     def _join(self, channel: Channel) -> None:
         channel.handshake(self._soon())
         keys = self._prover.keys()
-        self._hello = self._comeback.introduce(msgspec.structs.replace(self._hello, tpm=keys))
+        self._hello = self._reconnect.introduce(msgspec.structs.replace(self._hello, tpm=keys))
         channel.send(self._hello, self._soon())
         challenge = self._expect(channel)
         if not isinstance(challenge, Challenge):
@@ -278,10 +278,10 @@ class Link:
             self._answer(channel, admit)
         if not isinstance(admit, Admit):
             raise unexpected(admit, "Admit")
-        before = self._comeback.latest
-        self._comeback.follow(admit, peer_key(channel), self._identity)
+        before = self._reconnect.latest
+        self._reconnect.follow(admit, peer_key(channel), self._identity)
         self._accept(channel, admit)
-        if before not in {None, self._comeback.latest}:
+        if before not in {None, self._reconnect.latest}:
             self._herald.go(self._places.others)
 
     def _show(self, place: Place) -> None:
@@ -289,7 +289,7 @@ class Link:
         channel = self._reach(place)
         try:
             channel.handshake(self._soon())
-            channel.send(self._comeback.introduce(self._hello), self._soon())
+            channel.send(self._reconnect.introduce(self._hello), self._soon())
             channel.receive(self._soon())
         finally:
             channel.close()
@@ -372,7 +372,7 @@ class Link:
             told = self._last_word(channel) if isinstance(error, PeerClosedError) else None
             if told is not None:
                 raise told from error
-            if self._refused or self._leaving or not self._comeback.from_loss(error):
+            if self._refused or self._leaving or not self._reconnect.from_loss(error):
                 raise
             return error
         return None
@@ -393,17 +393,17 @@ class Link:
             try:
                 channel = self._connect(self._places.here)
             except SecureTrainError as error:
-                if not self._comeback.passes(error, refused=self._refused):
+                if not self._reconnect.passes(error, refused=self._refused):
                     raise
                 self._places.go_on()
                 cause = error
                 continue
             try:
-                self._comeback.check(self.admitted.terms)
+                self._reconnect.check(self.admitted.terms)
             except SecureTrainError:
                 channel.close()
                 raise
-            self._outbox.extendleft(reversed(self._comeback.again(self._outbox)))
+            self._outbox.extendleft(reversed(self._reconnect.again(self._outbox)))
             return channel
         raise given_up(cause) from cause
 
@@ -471,12 +471,12 @@ class Link:
     def _handle(self, channel: Channel, message: AnyMessage) -> None:
         match message:
             case Status() | Formed() | Store() | Staffed():
-                self._comeback.hear(message)
+                self._reconnect.hear(message)
                 self._on_message(message)
             case Challenge() | AskPart():
                 self._answer(channel, message)
             case Secrets():
-                self._comeback.hear(message)
+                self._reconnect.hear(message)
                 self.desk.hear(message, channel.exporter)
             case Admit():
                 self._accept(channel, message)

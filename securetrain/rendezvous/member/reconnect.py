@@ -46,7 +46,7 @@ def nowhere() -> None:
 
 
 @dataclass(slots=True)
-class Comeback:
+class Reconnect:
     """The knowledge with which a node comes back."""
 
     running: Callable[[], Membership | None] = nowhere

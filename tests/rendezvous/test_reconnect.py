@@ -28,7 +28,7 @@ from securetrain.identity.cluster_ca import ClusterCA
 from securetrain.identity.keys import PrivateKey
 from securetrain.rendezvous.coordinator.memory import JobMemory, decode_state, encode_state
 from securetrain.rendezvous.member.client import Member
-from securetrain.rendezvous.member.comeback import Comeback
+from securetrain.rendezvous.member.reconnect import Reconnect
 from securetrain.rendezvous.wire.protocol import Close, Done, Ready
 from tests.rendezvous.worlds import certified, meet
 from tests.vocabulary import free_port, refused
@@ -432,7 +432,7 @@ def test_a_state_that_was_put_back_is_noticed(three):
 
 
 def test_a_member_refuses_older_epochs():
-    known = Comeback(seen=lambda: 5)
+    known = Reconnect(seen=lambda: 5)
     known.check(admit(5))
     error = refused(AdmissionError, "ST-ADMN-006", known.check, admit(4))
     assert "knows epoch 4, this node has seen 5" in str(error)

@@ -11,7 +11,7 @@ import pytest
 from torch._C._distributed_c10d import HashStore
 
 from securetrain.core.errors import RuntimeRefusal
-from securetrain.launch.seams.together import Together
+from securetrain.launch.seams.folder_saves import Barrier
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def world(monkeypatch):
 
 
 def test_nobody_goes_on_before_all_are_there(world):
-    first, other = Together(), Together()
+    first, other = Barrier(), Barrier()
     order = []
 
     def late():
@@ -47,9 +47,9 @@ def test_nobody_goes_on_before_all_are_there(world):
 
 def test_a_rank_that_does_not_come_is_said_and_one_that_failed_is_not_waited_for(world):
     with pytest.raises(RuntimeRefusal, match="1 of 2 ranks have returned from save") as refused:
-        Together(timedelta(milliseconds=50)).wait("save")
+        Barrier(timedelta(milliseconds=50)).wait("save")
     assert refused.value.code == "ST-RUNT-038"
-    first, other = Together(), Together()
+    first, other = Barrier(), Barrier()
     first._number = other._number = 7
     other.pass_by(2)
     first.wait("save")
@@ -58,6 +58,6 @@ def test_a_rank_that_does_not_come_is_said_and_one_that_failed_is_not_waited_for
 
 def test_one_process_waits_for_nobody(world):
     world.get_world_size = lambda: 1
-    Together(timedelta(0)).wait("save")
+    Barrier(timedelta(0)).wait("save")
     world.is_initialized = lambda: False
-    Together(timedelta(0)).wait("save")
+    Barrier(timedelta(0)).wait("save")

@@ -30,7 +30,7 @@ _LINE: Final = 500
 
 
 @dataclass(slots=True, kw_only=True)
-class Conduct:
+class MemberRules:
     """The rules of one job, and what its members have done so far."""
 
     assembly: Assembly
