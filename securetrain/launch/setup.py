@@ -357,7 +357,7 @@ def agent_ledger(
     key = PrivateKey.load(key_file(setup.run, WriterRole.LAUNCHER))
     kept = None if state is None else state.ledger(setup.job)
     ledger = Ledger(setup.run.ledger, key, "agent", clock, kept)
-    return ledger.begin(setup.job, TrustRoot.load(setup.run.trust, clock()))
+    return ledger.begin(setup.job, TrustRoot.load(setup.run.trust, clock()), setup.policy.digest)
 
 
 def coordinator_ledger(setup: RunSetup, ledger: Ledger) -> Ledger:

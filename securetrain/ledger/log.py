@@ -15,8 +15,9 @@ Rules:
    nobody is still writing it: the part is cut off, and the next entry says so. A whole line that is
    no entry is no work of a death, and nothing is appended to it. What `DURABLE` names is on the
    disk before a caller goes on, and so is everything before it;
-5. a ledger begins once (`Ledger.begin`): its first line names the run and the trust root. A file
-   that is missing, empty or begun as another's is never appended to, and never a beginning;
+5. a ledger begins once (`Ledger.begin`): its first line names the run, the trust root and the
+   policy. A file that is missing, empty or begun as another's is never appended to, and never a
+   beginning;
 6. an opened ledger remembers its last entry for all its writers (`Ledger.by`), and appends only
    behind that; it is also kept outside of the run directory (`Ledger.kept`), so that the next
    process knows. What no longer holds that line is refused, and nothing is written;
@@ -201,12 +202,13 @@ class Ledger:
         """The same opened ledger, for another writer of this process."""
         return replace(self, key=key, writer=writer)
 
-    def begin(self, run_id: str = "", trust: TrustRoot | None = None) -> Self:
+    def begin(self, run_id: str = "", trust: TrustRoot | None = None, policy: str = "") -> Self:
         """Begin the ledger, or show that it is this run's and goes on where it ended.
 
         Args:
             run_id: The run.
             trust: Its trust root; None for a ledger that is read without one.
+            policy: The digest of its policy.
 
         Raises:
             UsageError: ST-USAG-002 or ST-USAG-006 on I/O errors, ST-USAG-018 when the file is
@@ -216,7 +218,7 @@ class Ledger:
                 002 for one whose lines are no chain.
         """
         roots = "" if trust is None else root_keys(trust)
-        start = encode_event(events.LedgerStarted(subject=run_id, roots=roots))
+        start = encode_event(events.LedgerStarted(subject=run_id, roots=roots, policy=policy))
         known = self._known()
         with self._opened(0 if known.end else os.O_CREAT) as fd:
             self._add(fd, known, start=start)

@@ -104,6 +104,8 @@ class Reading:
     """Whether it has its beginning, of the trust root that it was read with; that line is no event
     of the run.
     """
+    policy: str = ""
+    """The digest of the policy that its beginning names."""
 
     @property
     def events(self) -> tuple[LedgerEvent, ...]:
@@ -143,11 +145,11 @@ def read_events(verified: VerifiedLedger, writers: Writers, roots: str | None = 
     """
     recorded: list[Recorded] = []
     ignored: list[Ignored] = []
-    begun = False
+    begun, policy = False, ""
     for number, entry in enumerate(verified.entries):
         match judge(entry, writers):
             case Recorded(event=LedgerStarted() as said) if number == 0:
-                begun = roots in {None, said.roots}
+                begun, policy = roots in {None, said.roots}, said.policy
             case Recorded() as line:
                 recorded.append(line)
             case line:
@@ -158,6 +160,7 @@ def read_events(verified: VerifiedLedger, writers: Writers, roots: str | None = 
         ignored=tuple(ignored),
         names_writers=writers.named,
         begun=begun,
+        policy=policy,
     )
 
 

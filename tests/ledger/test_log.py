@@ -399,9 +399,9 @@ class Begun:
         self.process().write(events.CheckpointSeen(step=1, digest=""))
         self.lines = self.path.read_bytes().splitlines(keepends=True)
 
-    def process(self, run: str = "run-1") -> Ledger:
+    def process(self, run: str = "run-1", policy: str = "") -> Ledger:
         """The next process; it knows what is kept."""
-        return Ledger(self.path, KEY, "agent", lambda: NOW, self.kept).begin(run)
+        return Ledger(self.path, KEY, "agent", lambda: NOW, self.kept).begin(run, policy=policy)
 
 
 @pytest.fixture
@@ -414,6 +414,7 @@ def test_it_goes_on_where_it_ended_and_is_begun_once(begun):
     names = [e.body.event.event for e in verify_ledger(begun.path.read_bytes(), KEYS).entries]
     assert names == ["ledger-started", "checkpoint-seen", "close"]
     vocabulary.refused(IntegrityError, "ST-LEDG-005", begun.process, "run-2")
+    vocabulary.refused(IntegrityError, "ST-LEDG-005", begun.process, "run-1", "another's")
 
 
 @given(data=st.data())

@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -210,6 +210,9 @@ def test_the_report_lists_what_an_unmodified_script_has_saved(tmp_path):
     assert {one["rank"] for one in saves} == {"rank-0"}
     assert all(name in done.stdout for name in names)
     assert "Nothing is in the run directory" not in done.stdout
+    policy = tmp_path / "run" / "policy.json"
+    policy.write_text(policy.read_text().replace('"report"', '"require"', 1))
+    assert read_run(tmp_path / "run", datetime.now(UTC)).ledger.proof.code == "ST-LEDG-005"
 
 
 @pytest.mark.parametrize("damage", ["edited", "cut", "foreign"])

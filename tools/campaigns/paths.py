@@ -6,7 +6,8 @@ One case is one run's files: begun, written, closed and reported as launcher, co
 do. Before drawn system calls of the modules that open, write and rename, a script puts something
 else in the place of a folder above the run directory, of the directory or of a file in it. Rules:
 
-1. no folder that the script put there, and nothing outside, is ever written to;
+1. no folder that the script put above, and nothing outside, is ever written to; what it moves into
+   the run directory itself lies in it from then on;
 2. a ledger that a report calls verified has every entry whose writing had returned;
 3. the same moves by plain paths, without a handle, are the control: each case says what they did;
 4. a launcher that is killed at any call, and its successor a little later, lose no entry either:
@@ -179,7 +180,7 @@ class World:
     def _put(self, path: Path, counterpart: Path, how: str) -> None:
         match how:
             case "exchanged":
-                counterpart.rename(path)
+                self._exchange(path, counterpart)
             case "a link":
                 path.symlink_to(counterpart.absolute())
             case "a link to nothing":
@@ -196,6 +197,12 @@ class World:
                     made.bind(str(path))
             case "a hard link":
                 os.link(counterpart, path)
+
+    def _exchange(self, path: Path, counterpart: Path) -> None:
+        counterpart.rename(path)
+        if path.is_relative_to("/proc"):  # it lies in the run directory from now on
+            for one in [one for one in self.before if one.is_relative_to(counterpart)]:
+                del self.before[one]
 
     def work(self, root: Path) -> None:
         """Do what launcher, coordinator and report do with the files of a run."""

@@ -51,6 +51,8 @@ class LedgerStarted(Observed, frozen=True, kw_only=True):
 
     roots: str = ""
     """The keys of the role ``root`` in its trust root, ordered; empty without one."""
+    policy: str = ""
+    """The digest of the policy that it runs under; empty without one."""
 
 
 @event("run-directory-refused", Boundary.HOST, _LAUNCHER)

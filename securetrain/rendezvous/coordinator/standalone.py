@@ -149,7 +149,7 @@ class Standalone:
         self.claim = claim_run(run)
         self.ledger = SpokenLedger(
             run.ledger, key, "coordinator", self.clock, tell=self.tell
-        ).begin(plan.job, TrustRoot.load(run.trust, now))
+        ).begin(plan.job, TrustRoot.load(run.trust, now), plan.policy.digest)
         past = past_of(run, key)
         self.watch = RevocationWatch(self.cluster)
         self.watch.refresh()

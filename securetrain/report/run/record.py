@@ -191,8 +191,8 @@ def _read_run(root: Path, now: datetime) -> RunRecord:
         )
     reader = _Reader(root)
     trust, trust_view = _trust(reader, run, now)
-    said, ledger = _ledger(reader, run, trust)
     policy = _policy(reader, run)
+    said, ledger = _ledger(reader, run, trust, policy)
     audit = _audit(reader, run)
     dataset = _artifact(reader, run.dataset, Kind.DATASET, trust)
     checkpoints = _checkpoints(reader, run, trust)
@@ -265,7 +265,7 @@ def _needed(trust: TrustRoot | None) -> TrustRoot:
 
 
 def _ledger(
-    reader: _Reader, run: RunDir, trust: TrustRoot | None
+    reader: _Reader, run: RunDir, trust: TrustRoot | None, policy: LoadedPolicy | None
 ) -> tuple[Reading | None, LedgerView]:
     said, proof = _proven(
         reader.data(run.ledger, LINES_LIMIT),
@@ -276,6 +276,9 @@ def _ledger(
         return None, LedgerView(proof=proof)
     if not said.begun:
         what = "its first line is not this run's beginning: an earlier version's, or begun again"
+        return None, LedgerView(proof=_refused(IntegrityError("ST-LEDG-005", what)))
+    if policy is not None and said.policy not in {"", policy.digest}:
+        what = f"it was begun under the policy {said.policy[:16]}, not the one beside it"
         return None, LedgerView(proof=_refused(IntegrityError("ST-LEDG-005", what)))
     entries = said.verified.entries
     lines = [_line(recorded.entry) for recorded in said.recorded]
