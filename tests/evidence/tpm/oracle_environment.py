@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from securetrain.core.files import locked
-from tests.vocabulary import pip_for
+from tests.vocabulary import outcome, pip_for
 
 PACKAGE = "tpm2-pytss==3.0.0"
 ENVIRONMENT = Path(__file__).resolve().parents[3] / "build" / "oracles" / PACKAGE.replace("==", "-")
@@ -59,9 +59,7 @@ def _made(lost: str) -> Path:
     command = [*pip_for(python), PACKAGE]
     env = {**os.environ, "CFLAGS": "-O0 -g0"}
     try:
-        done = subprocess.run(
-            command, env=env, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False
-        )
+        done = outcome(command, env=env, timeout=BUILD_SECONDS)
     except subprocess.TimeoutExpired:
         pytest.skip(f"{lost}: {PACKAGE} took over {BUILD_SECONDS} s to build")
     if done.returncode:
