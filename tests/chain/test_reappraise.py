@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from securetrain.artifacts import Expectation
 from securetrain.attest.node.tpm import measurements
 from securetrain.attest.session import MemoryState, Verifier, appraisers_for
 from securetrain.chain import documents
@@ -139,6 +140,13 @@ def late(job):
     return job.checkpoint(created=job.began + 1.4 * lease)
 
 
+def another(machine, attested, **more):
+    """A further job on the machine, which begins anew."""
+    machine.reboot()
+    made = {"roles": attested.roles, "machine": machine, "loaded": attested.loaded}
+    return Attested(**made, now=attested.now + MINUTE, **more)
+
+
 def test_a_join_and_its_renewals_are_appraised_again(attested):
     verdict = judge(NODES, subject(late(attested)), attested.again())
     assert verdict.state is LinkState.VERIFIED, verdict
@@ -150,10 +158,7 @@ def test_a_join_and_its_renewals_are_appraised_again(attested):
 
 def test_a_coordinator_that_lies_is_found_by_the_evidence(machine, attested):
     """It signs a tier that its node's TPM does not show; by results alone it is believed."""
-    machine.reboot()
-    liar = Attested(
-        roles=attested.roles, machine=machine, loaded=attested.loaded, now=attested.now + MINUTE
-    )
+    liar = another(machine, attested)
     false = liar.attest("node-0", liar.began + MINUTE, tier=NodeTier.TEE_GPU, label="tee+gpu")
     assert false.tier is NodeTier.TEE_GPU
     liar.results["node-0"] = liar.attest("node-0", liar.began + 2 * MINUTE)
@@ -168,6 +173,16 @@ def test_a_coordinator_that_lies_is_found_by_the_evidence(machine, attested):
     problem = found.problem()
     assert problem is not None
     assert problem.code == "ST-CHAN-010"
+
+
+@pytest.mark.forgery
+def test_the_run_does_not_choose_who_signs_its_reference_values(attested):
+    """The verifier names the key by a policy of its own, or expects this very policy."""
+    said, right = late(attested), Expectation(policy=attested.loaded.digest)
+    for expect in (None, Expectation(run=said.run_id), Expectation(policy="ab" * 32), right):
+        given = replace(attested.again(), policy=None, expect=expect)
+        verdict = judge(NODES, subject(said), given)
+        assert (verdict.state is LinkState.VERIFIED) is (expect is right), verdict
 
 
 def test_evidence_that_is_gone_is_missing_and_damage_is_never_a_pass(attested):
@@ -190,10 +205,7 @@ def test_evidence_that_is_gone_is_missing_and_damage_is_never_a_pass(attested):
 
 def test_a_renewal_without_the_join_that_it_goes_on_from_is_missing(machine, attested):
     """The membership names the renewal, and what the node proved before is nowhere."""
-    machine.reboot()
-    job = Attested(
-        roles=attested.roles, machine=machine, loaded=attested.loaded, now=attested.now + MINUTE
-    )
+    job = another(machine, attested)
     (join,) = job.kept().values()
     job.results["node-0"] = job.attest("node-0", job.began + MINUTE)
     job.form(issued=job.began + 2 * MINUTE)
@@ -213,14 +225,7 @@ def test_a_list_that_came_in_parts_is_judged_again_where_somebody_kept_it(
 ):
     """The coordinator keeps no parts: that is a piece that is missing, and no pass."""
     monkeypatch.setattr(measurements, "IMA_SEND_LIMIT", 1)
-    machine.reboot()
-    job = Attested(
-        roles=attested.roles,
-        machine=machine,
-        loaded=attested.loaded,
-        now=attested.now + MINUTE,
-        in_parts=True,
-    )
+    job = another(machine, attested, in_parts=True)
     assert job.parts
     said = job.checkpoint(created=job.began + MINUTE)
     verdict = judge(NODES, subject(said), job.again())
