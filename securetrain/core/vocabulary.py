@@ -137,6 +137,15 @@ class SandboxMode(StrEnum):
     REQUIRED = "required"
 
 
+class RankIsolation(StrEnum):
+    """The wall between the ranks of one node."""
+
+    NONE = "none"
+    WITHOUT_GPU = "without-gpu"
+    """A domain for each rank where workers see no GPU; with one, none."""
+    DOMAINS = "domains"
+
+
 UNATTESTED = "UNATTESTED (self-reported)"
 """The label that people see wherever evidence is only what a node said about itself."""
 

@@ -48,7 +48,6 @@ from securetrain.launch.node.confinement import (
     Confinement,
     compiles_as,
     confine,
-    limits_of,
 )
 from securetrain.launch.node.preflight import AuditProcess, Preflight, start_preflight
 from securetrain.launch.node.recording import Recorder
@@ -309,7 +308,7 @@ class Session:
         given = (self.setup.run, self.options, sandbox_mode(policy), env, self.ledger)
         with self._refusing(events.SandboxRefused):
             self.confinement = confine(
-                *given, limits=limits_of(policy.host), network=network, hidden=hidden, floors=floors
+                *given, host=policy.host, network=network, hidden=hidden, floors=floors
             )
         plain = self.network.inside(plan) if self.network else plan
         return self.confinement.inside(plan, plain, network)

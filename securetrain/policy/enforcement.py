@@ -75,7 +75,7 @@ _SECTIONS: Final[Mapping[Needs, Mapping[str, str]]] = {
         " close_quorum key_exchange",
         "fabric": "pin_environment allow_environment",
     },
-    Needs.SANDBOX: {"host": "sandbox max_memory_mib max_tasks"},
+    Needs.SANDBOX: {"host": "sandbox rank_isolation max_memory_mib max_tasks"},
     Needs.JOB_NETWORK: {"network": "egress"},
     Needs.SHIM: {
         "node": "secrets",

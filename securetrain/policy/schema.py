@@ -21,6 +21,7 @@ from securetrain.core.vocabulary import (
     NetworkProfile,
     NodeTier,
     PreflightMode,
+    RankIsolation,
     SandboxMode,
     Severity,
 )
@@ -244,6 +245,10 @@ class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         SandboxMode,
         _meta("the workers' sandbox: required, preferred (goes on without a part) or off", "run"),
     ] = SandboxMode.PREFERRED
+    rank_isolation: Annotated[
+        RankIsolation,
+        _meta("a node's ranks kept apart: domains, without-gpu (where it has none) or none", "run"),
+    ] = RankIsolation.NONE
     max_memory_mib: Annotated[
         int, _meta("the most memory of a node's workers; 0 is no limit", "run", ge=0, le=1 << 40)
     ] = 0
@@ -421,7 +426,11 @@ class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     ] = None
     require_rank_signatures: Annotated[
         bool,
-        _meta("every rank must have signed its own file with a certified key", "run", "verify"),
+        _meta(
+            "every rank must have signed its own file with a certified key: its node's",
+            "run",
+            "verify",
+        ),
     ] = False
     require_head: Annotated[
         bool,

@@ -83,6 +83,10 @@ ROWS: Final = (
          fix="find out who renamed it or a folder above it: what the run has written lies where the"
              " directory is now, and nothing where the name leads",
          severity=CRITICAL, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-LDG-001"),
+    Code("ST-RUNT-024", X.FAILURE, "the ranks of this node cannot be kept apart",
+         fix="turn the sandbox on, on a kernel with Landlock and without GPUs; or ask for"
+             " host.rank_isolation: without-gpu or none: a rank's signature is then its node's",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-IDN-006"),
     # what workers may say (the signing socket)
     Code("ST-RUNT-030", X.FAILURE,
          "a process that is no worker of this launch asked for a signature",

@@ -8,7 +8,9 @@ Rules:
 2. ``required`` (``preferred`` under ``enforcement: require``) and ``--require sandbox`` refuse when
    anything is missing (ST-RUNT-020), before a worker has started; ``preferred`` goes on, and what
    is missing is said and recorded: DEGRADED;
-3. folders that workers write to are there before, so that nobody but the launcher makes an entry in
+3. ``host.rank_isolation`` gives each rank a Landlock domain of its own, or refuses (ST-RUNT-024):
+   a rank that can be entered by another is not signed for as if it could not;
+4. folders that workers write to are there before, so that nobody but the launcher makes an entry in
    the run directory; those that stayed empty are removed at the end.
 """
 
@@ -24,11 +26,12 @@ import securetrain
 from securetrain.core import RunDir
 from securetrain.core.errors import RuntimeRefusal, UsageError, os_error
 from securetrain.core.files import make_private_dir, open_own
-from securetrain.core.vocabulary import SandboxMode
+from securetrain.core.vocabulary import RankIsolation, SandboxMode
 from securetrain.launch.agent.elastic_agent import TRAINER, Plan
 from securetrain.launch.options import RunOptions
 from securetrain.launch.sandbox import landlock
-from securetrain.launch.sandbox.cgroup import NO_LIMITS, Limits
+from securetrain.launch.sandbox.cgroup import Limits
+from securetrain.launch.sandbox.devices import gpu_devices
 from securetrain.launch.sandbox.sandbox import Sandbox
 from securetrain.launch.sandbox.trial import is_machines_root
 from securetrain.launch.sandbox.user import choose_user, named_user
@@ -53,6 +56,7 @@ class Inside:
     """As `exec_private` takes them."""
 
 
+NO_DEMANDS: Final = Host()
 NO_NETWORK: Final = Inside(names={}, inherited_files={})
 
 
@@ -111,12 +115,12 @@ def confine(
     env: Mapping[str, str],
     ledger: Ledger,
     *,
-    limits: Limits = NO_LIMITS,
+    host: Host = NO_DEMANDS,
     network: Inside = NO_NETWORK,
     hidden: tuple[Path, ...] = (),
     floors: Path | None = None,
 ) -> Confinement:
-    """Make the sandbox of a run (rules 1 to 3).
+    """Make the sandbox of a run (rules 1 to 4).
 
     Args:
         run: The run.
@@ -124,18 +128,21 @@ def confine(
         mode: The policy's demand.
         env: The workers' environment.
         ledger: Where it is recorded.
-        limits: The policy's; the command line's may be lower.
+        host: The policy's limits, where the command line's may be lower, and walls between ranks.
         network: The job network.
         hidden: Folders of keys and state.
         floors: The folder in which workers note which checkpoints they have seen.
 
     Raises:
-        RuntimeRefusal: ST-RUNT-020.
+        RuntimeRefusal: ST-RUNT-020 and 024.
         UsageError: ST-USAG-001 for a user that cannot be used, ST-USAG-002 for a path.
     """
     required = options.requires_sandbox or mode is SandboxMode.REQUIRED
-    asked = Limits(memory_mib=options.max_memory_mib, tasks=options.max_tasks).narrowed(limits)
-    if mode is SandboxMode.OFF and not required:
+    asked = Limits(memory_mib=options.max_memory_mib, tasks=options.max_tasks)
+    asked = asked.narrowed(limits_of(host))
+    confined = required or mode is not SandboxMode.OFF
+    ranks_apart = _ranks_apart(host.rank_isolation, landlock.version() if confined else 0)
+    if not confined:
         label = f"{OFF}; without a sandbox there is no limit ({asked})" if asked else OFF
         ledger.write(events.SandboxDegraded(label=label, user=os.geteuid(), missing="host.sandbox"))
         return Confinement(run=run, ledger=ledger, label=label)
@@ -143,7 +150,7 @@ def confine(
     scene = _scene(run, options, env, network, hidden=hidden, floors=floors)
     scene = replace(scene, limits=asked)
     try:
-        sandbox = Sandbox.start(scene)
+        sandbox = Sandbox.start(scene, ranks_apart=ranks_apart)
         label, missing, notes = sandbox.label, sandbox.missing, sandbox.notes
     except OSError as error:
         if scene.user is not None:
@@ -160,6 +167,9 @@ def confine(
         notes=notes,
         made=made,
     )
+    if ranks_apart and (sandbox is None or not sandbox.features.landlock):
+        found.close()
+        raise _not_apart(f"there is no Landlock: {'; '.join(missing)}"[:2000])
     if missing and required:
         found.close()
         what = "--require sandbox" if options.requires_sandbox else "policy: host.sandbox"
@@ -170,6 +180,26 @@ def confine(
     else:
         ledger.write(events.SandboxAchieved(label=label, user=found.user))
     return found
+
+
+def _ranks_apart(asked: RankIsolation, version: int) -> bool:
+    """Tell whether each rank gets a domain (rule 3).
+
+    Raises:
+        RuntimeRefusal: ST-RUNT-024.
+    """
+    gpus = gpu_devices()
+    if asked is RankIsolation.NONE or (asked is RankIsolation.WITHOUT_GPU and gpus):
+        return False
+    if gpus:
+        raise _not_apart(f"workers see GPUs ({', '.join(gpus)[:200]}), with which it was not tried")
+    if version < landlock.MIN_VERSION:
+        raise _not_apart("there is no sandbox, or this kernel's Landlock is older than version 2")
+    return True
+
+
+def _not_apart(what: str) -> RuntimeRefusal:
+    return RuntimeRefusal("ST-RUNT-024", what, "policy: host.rank_isolation")
 
 
 def limits_of(host: Host) -> Limits:

@@ -5,6 +5,7 @@
 import os
 import resource
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -53,7 +54,15 @@ def device_groups(user: JobUser, *, rdma: bool, dev: Path = Path("/dev")) -> lis
 
 def shown_devices(*, rdma: bool, dev: Path = Path("/dev")) -> list[Path]:
     """The devices that workers see: the usual ones, GPUs, and for RDMA its own."""
-    patterns = [*DEVICES, *GPU_DEVICES, *(RDMA_DEVICES if rdma else ())]
+    return _devices([*DEVICES, *GPU_DEVICES, *(RDMA_DEVICES if rdma else ())], dev)
+
+
+def gpu_devices(dev: Path = Path("/dev")) -> list[str]:
+    """The names of the GPU devices that workers see."""
+    return [path.name for path in _devices(GPU_DEVICES, dev)]
+
+
+def _devices(patterns: Iterable[str], dev: Path) -> list[Path]:
     return sorted(path for pattern in patterns for path in dev.glob(pattern))
 
 

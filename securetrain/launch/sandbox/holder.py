@@ -41,16 +41,15 @@ from securetrain.launch.sandbox.kernel import (
     CLONE_NEWUSER,
     SetupError,
     call,
+    enter_domain,
     last_error,
     libc,
     prctl,
-    syscall,
     write,
 )
 from securetrain.launch.sandbox.server import Server
 from securetrain.launch.sandbox.tree import id_map, make_tree
 
-_LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 """The same numbers on x86-64 and aarch64."""
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP = 1, 4, 22
 _PR_CAPBSET_DROP, _PR_SET_SUBREAPER, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 24, 36, 38, 47
@@ -212,7 +211,7 @@ def restrict(orders: Mapping[str, Any], missing: list[str]) -> None:
     """
     if rules := orders["landlock"]:
         try:
-            _landlock(rules, missing)
+            missing += enter_domain(rules)
         except OSError as error:
             raise SetupError("landlock", str(error)) from error
     if code := bytes.fromhex(orders["seccomp"]):
@@ -222,25 +221,6 @@ def restrict(orders: Mapping[str, Any], missing: list[str]) -> None:
             prctl(_PR_SET_SECCOMP, 2, program)
         except OSError as error:
             raise SetupError("seccomp", str(error)) from error
-
-
-def _landlock(rules: Mapping[str, Any], missing: list[str]) -> None:
-    handled = struct.pack("QQQ", rules["handled"], 0, rules["scoped"])[: rules["size"]]
-    ruleset = syscall(_LANDLOCK_CREATE, handled, len(handled), 0)
-    for path, folder_rights, file_rights in rules["rules"]:
-        try:
-            where = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        except OSError as error:
-            if error.errno not in {errno.ENOENT, errno.EACCES}:
-                missing.append(f"Landlock: {path}: {error.strerror}")
-            continue
-        is_folder = os.path.isdir(path)
-        rights = folder_rights if is_folder else file_rights
-        if rights:
-            syscall(_LANDLOCK_ADD, ruleset, 1, struct.pack("=Qi", rights, where), 0)
-        os.close(where)
-    syscall(_LANDLOCK_RESTRICT, ruleset, 0)
-    os.close(ruleset)
 
 
 def _say(status: int, what: Mapping[str, Any]) -> None:

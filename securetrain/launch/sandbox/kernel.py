@@ -3,7 +3,10 @@
 """System calls for `holder`, by ctypes. The standard library only."""
 
 import ctypes
+import errno
 import os
+import struct
+from collections.abc import Mapping
 from typing import Any, Final
 
 CLONE_NEWNS: Final = 0x20000
@@ -11,6 +14,7 @@ CLONE_NEWUSER: Final = 0x10000000
 CLONE_NEWPID: Final = 0x20000000
 CLONE_NEWNET: Final = 0x40000000
 """linux/sched.h"""
+_LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 
 libc: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -60,3 +64,24 @@ def write(path: str, text: str) -> None:
     """Write a file of the kernel's."""
     with open(path, "w") as file:
         file.write(text)
+
+
+def enter_domain(rules: Mapping[str, Any]) -> list[str]:
+    """Enter a Landlock domain, for ever and with all children; the paths that have no rule, why."""
+    missing = []
+    handled = struct.pack("QQQ", rules["handled"], 0, rules["scoped"])[: rules["size"]]
+    ruleset = syscall(_LANDLOCK_CREATE, handled, len(handled), 0)
+    for path, folder_rights, file_rights in rules["rules"]:
+        try:
+            where = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno not in {errno.ENOENT, errno.EACCES}:
+                missing.append(f"Landlock: {path}: {error.strerror}")
+            continue
+        rights = folder_rights if os.path.isdir(path) else file_rights
+        if rights:
+            syscall(_LANDLOCK_ADD, ruleset, 1, struct.pack("=Qi", rights, where), 0)
+        os.close(where)
+    syscall(_LANDLOCK_RESTRICT, ruleset, 0)
+    os.close(ruleset)
+    return missing

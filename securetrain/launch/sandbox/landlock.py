@@ -12,7 +12,11 @@ Rules:
    It may be listed where a job works in it or imports from it, and with it all below: the names of
    hidden files can be seen there, and nothing in them;
 3. no worker sends a signal, or connects to an abstract socket, out of the job (from version 6 on).
-   All workers share one domain, so that they may read each other's memory, as NCCL and UCX do.
+   All workers share one domain, so that they may read each other's memory, as NCCL and UCX do;
+4. where a policy keeps ranks apart, each has a domain of its own inside the shared one, which its
+   children inherit. A process traces only what is in its own domain or further in (that is
+   ``PTRACE_MODE`` everywhere: memory, environment, descriptors), and signals no other (from version
+   6 on). Abstract sockets stay open among ranks: libraries meet there, and both ends agree to it.
 """
 
 import ctypes
@@ -34,7 +38,8 @@ MIN_VERSION: Final = 2
 _TRUNCATE_VERSION: Final = 3
 _NETWORK_VERSION: Final = 4
 _SCOPE_VERSION: Final = 6
-_SCOPES: Final = 1 | 2
+_SIGNALS: Final = 2
+_SCOPES: Final = 1 | _SIGNALS
 """Abstract unix sockets, signals."""
 _CREATE: Final = 444
 
@@ -84,6 +89,24 @@ def rules(
         "size": size,
         "rules": [(path, rights & handled, rights & handled & of_file) for path, rights in allowed],
     }
+
+
+def own_domain(found: int) -> Mapping[str, Any]:
+    """The rules of one rank's domain: none but those that make it one (rule 4).
+
+    Args:
+        found: Of `version`; `MIN_VERSION` at least.
+    """
+    if found >= _SCOPE_VERSION:
+        return {"handled": 0, "scoped": _SIGNALS, "size": 24, "rules": []}
+    # A domain must handle something: moving files, which stays allowed everywhere.
+    return {"handled": _REFER, "scoped": 0, "size": 8, "rules": [("/", _REFER, 0)]}
+
+
+def ranks_label(found: int) -> str:
+    """Describe ranks that have a domain each, for people."""
+    signals = "" if found >= _SCOPE_VERSION else ", but for signals (Landlock 6)"
+    return f"ranks kept apart{signals}"
 
 
 def all_but(hidden: Iterable[str], root: str = "/") -> list[str]:

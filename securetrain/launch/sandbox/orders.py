@@ -90,6 +90,8 @@ class Features:
     """Where they were asked for: of memory and tasks."""
     network: bool = False
     """One with loopback alone, where the job has none."""
+    ranks_apart: bool = False
+    """Whether each rank has a Landlock domain of its own."""
 
 
 def view(scene: Scene, *, mapped: bool) -> View:
@@ -195,6 +197,7 @@ def orders(scene: Scene, features: Features, numbers: Mapping[str, int]) -> dict
         "variables": {},
     }
     version = scene.landlock_version if features.landlock else 0
+    made["domain"] = landlock.own_domain(version) if features.ranks_apart and version else {}
     if not features.namespaces:
         return made | _without_namespaces(scene, version)
     seen = view(scene, mapped=mapped)

@@ -27,7 +27,7 @@ from pathlib import Path
 from select import select
 from typing import Any, Final, Self
 
-from securetrain.launch.sandbox import enter, start
+from securetrain.launch.sandbox import enter, landlock, start
 from securetrain.launch.sandbox.cgroup import NO_LIMITS, Group, NoLimitsError, make_group
 from securetrain.launch.sandbox.orders import PRIVATE_CACHE, Features, orders
 from securetrain.launch.sandbox.seccomp import TABLE, is_known
@@ -74,8 +74,12 @@ class Sandbox:
     _asking: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @classmethod
-    def start(cls, scene: Scene) -> Self:
+    def start(cls, scene: Scene, *, ranks_apart: bool = False) -> Self:
         """Make the best sandbox that this machine gives (rule 1).
+
+        Args:
+            scene: The job.
+            ranks_apart: Give each rank a Landlock domain of its own, where there is Landlock.
 
         Raises:
             OSError: Not even a process without privileges can be started.
@@ -85,6 +89,7 @@ class Sandbox:
             landlock=scene.landlock_version > 0,
             seccomp=is_known(),
             network=scene.netns == OWN_NETWORK,
+            ranks_apart=ranks_apart,
         )
         lacking: dict[str, str] = {}
         group = None
@@ -167,6 +172,8 @@ class Sandbox:
             parts.append(f"own mounts, processes{network}")
         if has.landlock:
             parts.append(f"Landlock {scene.landlock_version}")
+            if has.ranks_apart:
+                parts.append(landlock.ranks_label(scene.landlock_version))
         if has.seccomp:
             parts.append(f"{len(TABLE)} system calls refused")
         parts.append(str(scene.limits if has.limits else NO_LIMITS))

@@ -9,6 +9,7 @@ Rules:
    served. The end of this process would be the end of every worker of the node, for good;
 2. it ends with the launcher, which alone has the other end of its lifeline, and may ask there for
    sockets of this network namespace (`Sandbox.listen`, `Sandbox.connect`).
+3. where ranks are kept apart, each is in a domain of its own before its program starts.
 """
 
 import array
@@ -21,6 +22,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NoReturn
+
+from securetrain.launch.sandbox.kernel import enter_domain
 
 _HEADER: Final = struct.Struct("!I")
 _ENDED: Final = struct.Struct("!II")
@@ -53,6 +56,7 @@ class Server:
         self.launcher = socket.socket(fileno=lifeline)
         self.allowed = int(orders["launcher"])
         self.variables: dict[str, str] = orders["variables"]
+        self.domain: dict[str, Any] = orders["domain"]
         self.waiting: dict[int, tuple[socket.socket, bytearray, list[int]]] = {}
         self.running: dict[int, Worker] = {}
         """By the descriptor of the connection."""
@@ -173,7 +177,7 @@ class Server:
         if pid:
             return pid
         try:
-            _become_worker(request, files, variables)
+            _become_worker(request, files, variables, self.domain)
         except BaseException as error:  # noqa: BLE001 - the child must never return
             with suppress(OSError):
                 os.write(2, _FAILED.format(error).encode())
@@ -246,7 +250,10 @@ def _request(text: bytes | bytearray, files: Sequence[int]) -> dict[str, Any] | 
 
 
 def _become_worker(
-    request: Mapping[str, Any], files: Sequence[int], variables: Mapping[str, str]
+    request: Mapping[str, Any],
+    files: Sequence[int],
+    variables: Mapping[str, str],
+    domain: Mapping[str, Any],
 ) -> NoReturn:
     signal.set_wakeup_fd(-1)
     for one in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
@@ -268,6 +275,8 @@ def _become_worker(
     with suppress(OSError):
         os.sched_setaffinity(0, request["cpus"])
     os.chdir(request["cwd"])
+    if domain:
+        enter_domain(domain)
     os.execvpe(request["argv"][0], request["argv"], environment)  # noqa: S606 - no shell
 
 

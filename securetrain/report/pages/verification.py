@@ -226,7 +226,8 @@ def _words(found: Verdict, checked: CheckedWords) -> Document:
     if not said_:
         rows.append(Row(text="no two words contradict each other"))
     if checked.is_signed:
-        rows.append(Row(name="signed by all", text=", ".join(map(str, transcript.ranks))))
+        ranks = ", ".join(map(str, transcript.ranks))
+        rows.append(Row(name="signed by all", text=f"{ranks}, each with the key of its node"))
     about = f"words of {len(transcript.ranks)} ranks of {transcript.run_id}, turn {transcript.turn}"
     word = "VERIFIED" if found.ok else "REFUSED"
     return Document(word=word, about=about, sections=[Section(rows=rows)], data=data, code=code)

@@ -16,10 +16,10 @@ from securetrain.core.vocabulary import SandboxMode
 from securetrain.identity.keys import PrivateKey
 from securetrain.launch.agent.elastic_agent import Failure
 from securetrain.launch.node import confinement
-from securetrain.launch.node.confinement import NO_NETWORK, OFF, compiles_as, confine, limits_of
+from securetrain.launch.node.confinement import NO_DEMANDS, NO_NETWORK, OFF, compiles_as, confine
 from securetrain.launch.node.failures import as_error, sandbox_fix
 from securetrain.launch.process.workerlog import describe
-from securetrain.launch.sandbox.cgroup import NO_LIMITS, Limits
+from securetrain.launch.sandbox.cgroup import Limits
 from securetrain.launch.sandbox.secrets_below import secrets_below
 from securetrain.launch.sandbox.view import Scene
 from securetrain.launch.setup import prepare_run
@@ -60,7 +60,7 @@ class Started:
     scenes: ClassVar[list[Scene]] = []
 
     @classmethod
-    def start(cls, scene):
+    def start(cls, scene, **_):
         cls.scenes.append(scene)
         return cls()
 
@@ -76,9 +76,9 @@ def job(tmp_path, monkeypatch):
     monkeypatch.setattr(confinement, "Sandbox", Started)
     monkeypatch.setattr(Started, "closed", 0)
 
-    def start(mode, limits=NO_LIMITS, **options):
+    def start(mode, host=NO_DEMANDS, **options):
         given: Any = Options(**options)
-        return confine(run, given, mode, {"HOME": str(tmp_path)}, ledger, limits=limits)
+        return confine(run, given, mode, {"HOME": str(tmp_path)}, ledger, host=host)
 
     def events():
         lines = run.ledger.read_text().splitlines()[1:]
@@ -116,20 +116,19 @@ def test_a_preferred_one_says_what_is_missing(job):
 
 def test_none_is_said_too(job):
     _, start, events = job
-    found = start(SandboxMode.OFF)
+    found, plan = start(SandboxMode.OFF), object()
     assert (found.label, found.sandbox, found.user) == (OFF, None, os.geteuid())
     assert events()[0]["event"] == "sandbox-degraded"
-    plan = object()
     assert found.inside(plan, plan, NO_NETWORK) is plan
 
 
 def test_the_lower_limit_counts_and_no_sandbox_means_none(job):
     _, start, events = job
-    start(SandboxMode.PREFERRED, limits_of(Host(max_memory_mib=100, max_tasks=7)), max_tasks=9)
+    start(SandboxMode.PREFERRED, Host(max_memory_mib=100, max_tasks=7), max_tasks=9)
     assert Started.scenes[-1].limits == Limits(memory_mib=100, tasks=7)
     start(SandboxMode.PREFERRED)
     assert not Started.scenes[-1].limits
-    found = start(SandboxMode.OFF, Limits(tasks=7))
+    found = start(SandboxMode.OFF, Host(max_tasks=7))
     assert found.label == f"{OFF}; without a sandbox there is no limit (at most 7 tasks)"
     assert events()[-1]["details"]["label"] == found.label
 
@@ -150,7 +149,7 @@ def test_a_limit_that_was_reached_is_in_the_ledger_and_in_the_refusal(job, monke
 def test_one_that_cannot_be_made_at_all(job, monkeypatch):
     _, start, events = job
 
-    def fails(_scene):
+    def fails(_scene, **_):
         raise OSError("nothing works")
 
     monkeypatch.setattr(Started, "start", fails)

@@ -184,6 +184,7 @@ ROWS: dict[str, Row] = {
     "host.sandbox": Left("required"),
     "host.max_memory_mib": Left(1 << 20),
     "host.max_tasks": Left(4096),
+    "host.rank_isolation": Left("domains"),
     "supply_chain.torch_min": Refused("99.0.0", "ST-USAG-009"),
     "supply_chain.allow_entry_points": Elsewhere(
         ["x"],
