@@ -29,9 +29,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from benchmarks.ab import Benchmark, Figure, Goal, Side
 from securetrain.artifacts.dataset.sign import About, sign_in_place
-from securetrain.artifacts.model.oms.model import sign_model
-from securetrain.artifacts.model.oms.signers import KeySigner
+from securetrain.artifacts.model.oms import sign_model
 from securetrain.artifacts.model.safetensors_folder import sign_safetensors
+from securetrain.artifacts.model.signers import KeySigner
 from securetrain.artifacts.statement.context import SaveContext
 from securetrain.artifacts.statement.reading import read_digested
 from securetrain.artifacts.tree import index as index_file

@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from securetrain.artifacts.model.oms import bundle, manifest
+from securetrain.artifacts.model import bundle, manifest
 from securetrain.core.errors import IntegrityError
 
 ADAPTER: Final = "--adapter"

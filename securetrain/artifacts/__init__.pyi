@@ -28,9 +28,9 @@ from .saved.folder import verify_folder as verify_folder
 from .saved.judging import check_saved as check_saved
 from .saved.judging import covering as covering
 from .saved.judging import lacking as lacking
-from .saved.signing import Author as Author
-from .saved.signing import SaveSigner as SaveSigner
-from .saved.signing import worker_signer as worker_signer
+from .saved.signer import Author as Author
+from .saved.signer import SaveSigner as SaveSigner
+from .saved.signer import worker_signer as worker_signer
 from .scan.findings import NOTHING as NOTHING
 from .scan.findings import Finding as Finding
 from .scan.findings import ScanResult as ScanResult

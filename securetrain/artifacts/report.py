@@ -3,7 +3,7 @@
 """The answers of an artifact itself: its statements, its bytes, and what lies beside it.
 
 Readers of every form fill the same record: a directory (`verify`), what a script saved
-(`saved.judging`), a bundle (`model.oms.model`). The evidence of its run is another question, which
+(`saved.judging`), a bundle (`model.oms`). The evidence of its run is another question, which
 `securetrain.chain.verify` asks of the same record.
 """
 

@@ -18,15 +18,15 @@ from securetrain.artifacts.given import (
     open_key,
 )
 from securetrain.artifacts.kinds import Way, guess
-from securetrain.artifacts.model.oms.model import sign_model
-from securetrain.artifacts.model.oms.signers import (
+from securetrain.artifacts.model.oms import sign_model
+from securetrain.artifacts.model.safetensors_folder import sign_safetensors
+from securetrain.artifacts.model.signers import (
     HeldKey,
     IdentitySigner,
     KeySigner,
     ModelSigner,
     read_signer,
 )
-from securetrain.artifacts.model.safetensors_folder import sign_safetensors
 from securetrain.artifacts.saved.folder import sign_folder
 from securetrain.artifacts.statement.context import SaveContext
 from securetrain.artifacts.statement.saved_files import Form, sidecar

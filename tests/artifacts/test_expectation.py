@@ -15,9 +15,9 @@ from securetrain.artifacts.checkpoint.save import save
 from securetrain.artifacts.dataset.verified import Dataset
 from securetrain.artifacts.dataset.write import sign_dataset
 from securetrain.artifacts.lineage.judging import Floors, Freshness
-from securetrain.artifacts.model.oms.model import sign_model
-from securetrain.artifacts.model.oms.signers import KeySigner, ModelRoots, load_private
+from securetrain.artifacts.model.oms import sign_model
 from securetrain.artifacts.model.signed_model import open_model
+from securetrain.artifacts.model.signers import KeySigner, ModelRoots, load_private
 from securetrain.artifacts.statement.context import SaveContext
 from securetrain.artifacts.statement.expectation import Expectation
 from securetrain.artifacts.statement.statements import digest_of

@@ -13,8 +13,8 @@ import pytest
 
 from securetrain.artifacts import SaveSigner, sign_folder, signs_folders, verify_folder
 from securetrain.artifacts.saved.judging import covering, verify_saved
-from securetrain.artifacts.saved.signing import Author
-from securetrain.artifacts.saved.signing import now as now_of_files
+from securetrain.artifacts.saved.signer import Author
+from securetrain.artifacts.saved.signer import now as now_of_files
 from securetrain.artifacts.statement.checkpoint_predicate import PolicyRef
 from securetrain.artifacts.statement.saved_files import Form, sidecar
 from securetrain.core.errors import IntegrityError, UsageError

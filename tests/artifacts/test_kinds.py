@@ -20,9 +20,8 @@ from click.testing import CliRunner
 from securetrain.artifacts import kinds
 from securetrain.artifacts.dataset import sign as dataset_sign
 from securetrain.artifacts.kinds import LEFT_OUT, TargetKind, check_whole, guess
-from securetrain.artifacts.model import safetensors_folder
-from securetrain.artifacts.model.oms import model as oms_model
-from securetrain.artifacts.saved import signing
+from securetrain.artifacts.model import oms, safetensors_folder
+from securetrain.artifacts.saved import signer
 from securetrain.cli.artifacts.sign import command as sign
 from securetrain.cli.artifacts.verify import command as verify
 from securetrain.cli.main import main
@@ -453,7 +452,7 @@ def test_what_changes_while_it_is_signed_is_refused_or_was_signed_as_it_is(
         assert (left < 0, outcome[1]) == (True, outcome[0] == 0), number
         refused.append(outcome[0] != 0)
     assert sum(refused) >= 15
-    for module in (dataset_sign, safetensors_folder, oms_model, signing):
+    for module in (dataset_sign, safetensors_folder, oms, signer):
         monkeypatch.setattr(module, "check_same", lambda *_: None)
     control = attempt("control", total, written(200, b"xx"), "a.safetensors")
     assert control[1:] == (0, False), "the control"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from securetrain.artifacts import SaveSigner, verify_folder
-from securetrain.artifacts.saved.signing import Author
+from securetrain.artifacts.saved.signer import Author
 from securetrain.artifacts.statement import PolicyRef
 from securetrain.core.errors import IntegrityError, RuntimeRefusal
 from securetrain.identity.keys import PrivateKey

@@ -35,11 +35,11 @@ from typing import Any, Final
 import msgspec
 
 from securetrain.artifacts.kinds import BUNDLE, LEFT_OUT
-from securetrain.artifacts.model.oms import bundle as bundle_file
-from securetrain.artifacts.model.oms import manifest, signers
-from securetrain.artifacts.model.oms.manifest import check_bundle
-from securetrain.artifacts.model.oms.signers import TrustedKey
+from securetrain.artifacts.model import bundle as bundle_file
+from securetrain.artifacts.model import manifest, signers
+from securetrain.artifacts.model.manifest import check_bundle
 from securetrain.artifacts.model.safetensors_folder import describe
+from securetrain.artifacts.model.signers import TrustedKey
 from securetrain.artifacts.statement import expectation, rules
 from securetrain.artifacts.statement.context import SaveContext
 from securetrain.artifacts.statement.expectation import Expectation

@@ -45,7 +45,7 @@ from securetrain.artifacts.given import (
 from securetrain.artifacts.kinds import check_whole
 from securetrain.artifacts.report import Report
 from securetrain.artifacts.saved.judging import verify_saved
-from securetrain.artifacts.saved.signing import Author, Print, SaveSigner, look, worker_signer
+from securetrain.artifacts.saved.signer import Author, Print, SaveSigner, look, worker_signer
 from securetrain.artifacts.statement.checkpoint_predicate import PolicyRef
 from securetrain.artifacts.statement.expectation import Expectation
 from securetrain.artifacts.statement.saved_files import SUFFIX, SavedFiles

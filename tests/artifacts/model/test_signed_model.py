@@ -9,10 +9,10 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from securetrain.artifacts.kinds import BUNDLE
-from securetrain.artifacts.model.oms import bundle as bundle_file
-from securetrain.artifacts.model.oms.model import sign_model
-from securetrain.artifacts.model.oms.signers import KeySigner, load_private
+from securetrain.artifacts.model import bundle
+from securetrain.artifacts.model.oms import sign_model
 from securetrain.artifacts.model.signed_model import Overlay, SignedModel, open_model
+from securetrain.artifacts.model.signers import KeySigner, load_private
 from securetrain.artifacts.tree.layout import INDEX, STATEMENT
 from securetrain.artifacts.tree.storage import LocalStorage
 from securetrain.core.errors import IntegrityError, UsageError
@@ -87,17 +87,17 @@ def test_a_bundle_whose_signature_was_made_over_something_else(model, tmp_path):
     sign_theirs(model)
     other = make(tmp_path / "other", rms_norm_eps=1e-3)
     sign_theirs(other)
-    mine, theirs = (bundle_file.parse((root / BUNDLE).read_bytes(), "") for root in (model, other))
-    forged = bundle_file.write(theirs.payload, mine.signature, hint=mine.hint)
+    mine, theirs = (bundle.parse((root / BUNDLE).read_bytes(), "") for root in (model, other))
+    forged = bundle.write(theirs.payload, mine.signature, hint=mine.hint)
     (model / BUNDLE).write_bytes(forged)
     assert refusal(model) == "ST-OMSB-110"
 
 
 def test_a_bundle_with_certificates_is_for_people_to_judge(model):
     sign_theirs(model)
-    mine = bundle_file.parse((model / BUNDLE).read_bytes(), "")
+    mine = bundle.parse((model / BUNDLE).read_bytes(), "")
     (model / BUNDLE).write_bytes(
-        bundle_file.write(mine.payload, mine.signature, chain=(b"certificate",))
+        bundle.write(mine.payload, mine.signature, chain=(b"certificate",))
     )
     error = refused(IntegrityError, "ST-OMSB-120", opened, model)
     assert "verify --bundle" in error.fix

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from securetrain.artifacts import SaveContext, kinds, sign_safetensors
-from securetrain.artifacts.model.oms.model import sign_model
-from securetrain.artifacts.model.oms.signers import KeySigner, load_private
+from securetrain.artifacts.model.oms import sign_model
 from securetrain.artifacts.model.signed_model import SignedModel, open_model
+from securetrain.artifacts.model.signers import KeySigner, load_private
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import TreeParams
 from securetrain.identity.keys import KeyKind, PrivateKey

@@ -14,9 +14,9 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from securetrain.artifacts.dataset import samples
-from securetrain.artifacts.model.oms import bundle, manifest
-from securetrain.artifacts.model.oms.manifest import Resource
-from securetrain.artifacts.model.oms.signers import KeySigner, TrustedKey
+from securetrain.artifacts.model import bundle, manifest
+from securetrain.artifacts.model.manifest import Resource
+from securetrain.artifacts.model.signers import KeySigner, TrustedKey
 from securetrain.artifacts.scan.scanner import scan_path
 from securetrain.artifacts.statement.dataset_predicate import DataFormat
 from securetrain.core.errors import IntegrityError

@@ -27,10 +27,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from securetrain.artifacts.model.oms import bundle as bundle_file
-from securetrain.artifacts.model.oms import manifest, signers
-from securetrain.artifacts.model.oms.model import Scope, sign_model, verify_model
-from securetrain.artifacts.model.oms.signers import (
+from securetrain.artifacts.model import bundle as bundle_file
+from securetrain.artifacts.model import manifest, signers
+from securetrain.artifacts.model.oms import Scope, sign_model, verify_model
+from securetrain.artifacts.model.signers import (
     CertificateSigner,
     KeySigner,
     ModelSigner,

@@ -14,8 +14,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from securetrain.artifacts.model.oms.model import Scope, sign_model, verify_model
-from securetrain.artifacts.model.oms.signers import (
+from securetrain.artifacts.model.oms import Scope, sign_model, verify_model
+from securetrain.artifacts.model.signers import (
     CertificateSigner,
     KeySigner,
     TrustedKey,

@@ -13,14 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from securetrain.artifacts.model.oms import manifest
-from securetrain.artifacts.model.oms.model import sign_model, verify_model
-from securetrain.artifacts.model.oms.signers import (
-    KeySigner,
-    TrustedIdentity,
-    TrustedKey,
-    read_signer,
-)
+from securetrain.artifacts.model import manifest
+from securetrain.artifacts.model.oms import sign_model, verify_model
+from securetrain.artifacts.model.signers import KeySigner, TrustedIdentity, TrustedKey, read_signer
 from securetrain.artifacts.report import Report
 from securetrain.core.errors import UsageError
 from securetrain.identity.sigstore import KeylessPolicy
@@ -33,7 +28,7 @@ from tests.vocabulary import refused
 from .conftest import NOW
 
 if TYPE_CHECKING:
-    from securetrain.artifacts.model.oms.manifest import Resource
+    from securetrain.artifacts.model.manifest import Resource
 
 POLICY = KeylessPolicy(identity=SPIFFE, issuer=ISSUER)
 

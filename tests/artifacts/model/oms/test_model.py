@@ -17,9 +17,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from securetrain.artifacts.model.oms import signers
-from securetrain.artifacts.model.oms.model import Scope, sign_model, verify_model
-from securetrain.artifacts.model.oms.signers import (
+from securetrain.artifacts.model import signers
+from securetrain.artifacts.model.oms import Scope, sign_model, verify_model
+from securetrain.artifacts.model.signers import (
     CertificateSigner,
     KeySigner,
     TrustedKey,

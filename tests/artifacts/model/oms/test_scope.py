@@ -13,15 +13,10 @@ from blake3 import blake3
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from securetrain.artifacts import kinds
-from securetrain.artifacts.model.oms import manifest
-from securetrain.artifacts.model.oms.manifest import HASHES
-from securetrain.artifacts.model.oms.model import (
-    Form,
-    Scope,
-    sign_model,
-    verify_model,
-)
-from securetrain.artifacts.model.oms.signers import KeySigner, TrustedKey
+from securetrain.artifacts.model import manifest
+from securetrain.artifacts.model.manifest import HASHES
+from securetrain.artifacts.model.oms import Form, Scope, sign_model, verify_model
+from securetrain.artifacts.model.signers import KeySigner, TrustedKey
 from securetrain.artifacts.report import Report
 from securetrain.core.errors import IntegrityError, UsageError
 from tests.tables import each

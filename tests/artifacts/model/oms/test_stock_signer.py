@@ -18,9 +18,9 @@ import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from securetrain.artifacts.model.oms import signers
-from securetrain.artifacts.model.oms.model import sign_model, verify_model
-from securetrain.artifacts.model.oms.signers import KeySigner, TrustedKey
+from securetrain.artifacts.model import signers
+from securetrain.artifacts.model.oms import sign_model, verify_model
+from securetrain.artifacts.model.signers import KeySigner, TrustedKey
 from securetrain.artifacts.scan.scanner import scan_path
 from securetrain.identity.dsse import IN_TOTO, pae
 

@@ -41,9 +41,9 @@ from typing import Final
 from msgspec import UNSET
 
 from securetrain.artifacts.kinds import LEFT_OUT, check_same, check_whole
-from securetrain.artifacts.model.oms import bundle as bundle_file
-from securetrain.artifacts.model.oms import manifest
-from securetrain.artifacts.model.oms.manifest import (
+from securetrain.artifacts.model import bundle as bundle_file
+from securetrain.artifacts.model import manifest
+from securetrain.artifacts.model.manifest import (
     ITSELF,
     Hash,
     Hasher,
@@ -56,7 +56,7 @@ from securetrain.artifacts.model.oms.manifest import (
     check_bundle,
     digests,
 )
-from securetrain.artifacts.model.oms.signers import ModelSigner, ModelTrust
+from securetrain.artifacts.model.signers import ModelSigner, ModelTrust
 from securetrain.artifacts.report import Bundled, Report
 from securetrain.artifacts.statement.expectation import Expectation
 from securetrain.core.errors import IntegrityError, UsageError, os_error

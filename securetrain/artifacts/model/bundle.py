@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from securetrain.artifacts.model.oms.manifest import malformed
+from securetrain.artifacts.model.manifest import malformed
 from securetrain.core import canonical
 from securetrain.core.errors import UsageError, reason
 from securetrain.identity.dsse import IN_TOTO

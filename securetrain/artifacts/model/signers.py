@@ -34,8 +34,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from securetrain.artifacts.model.oms import bundle as bundle_file
-from securetrain.artifacts.model.oms.manifest import malformed
+from securetrain.artifacts.model import bundle as bundle_file
+from securetrain.artifacts.model.manifest import malformed
 from securetrain.core.errors import IdentityError, IntegrityError, UsageError
 from securetrain.core.files import read_file
 from securetrain.identity import paths
