@@ -26,18 +26,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.ab import Figure
 from benchmarks.recording import ORDER, STEPS, said_in
-from securetrain.artifacts.statement import (
+from securetrain.artifacts.statement import members
+from securetrain.artifacts.statement.checkpoint_predicate import RankFile
+from securetrain.artifacts.statement.statements import (
     Bound,
     DatasetRef,
     GradientRecord,
     GradientVerdict,
     Opened,
     Parent,
-    members,
     open_statement,
+    sign,
 )
-from securetrain.artifacts.statement.checkpoint_predicate import RankFile
-from securetrain.artifacts.statement.statements import sign
 from securetrain.artifacts.tree.layout import INDEX, Kind
 from securetrain.chain import documents, packing, verify
 from securetrain.chain.container import Document, Pack, write_pack

@@ -21,16 +21,11 @@ import pytest
 import torch
 
 import securetrain
-from securetrain.artifacts import (
-    SaveContext,
-    SignedReader,
-    SignedWriter,
-    given,
-    save_safetensors,
-    sign_folder,
-    verify_folder,
-)
-from securetrain.artifacts.dataset import About, sign_in_place
+from securetrain.artifacts import SaveContext, given
+from securetrain.artifacts.checkpoint.save import save_safetensors
+from securetrain.artifacts.checkpoint.signed_storage import SignedReader, SignedWriter
+from securetrain.artifacts.dataset.sign import About, sign_in_place
+from securetrain.artifacts.saved.folder import sign_folder, verify_folder
 from securetrain.core.errors import SecureTrainError, UsageError
 from securetrain.testing.clock import SettableClock
 from securetrain.testing.runs import make_run

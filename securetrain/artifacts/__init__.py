@@ -11,14 +11,14 @@ Sign a dataset where it lies, and verify it, without torch:
 >>> from datetime import UTC, datetime
 >>> from pathlib import Path
 >>> from securetrain.artifacts import verify_path
->>> from securetrain.artifacts.dataset import About, sign_in_place
+>>> from securetrain.artifacts.dataset import sign
 >>> from securetrain.testing.runs import make_run
 >>> now = datetime(2026, 11, 20, 12, tzinfo=UTC)
 >>> folder = Path(tempfile.mkdtemp())
 >>> run = make_run(folder / "run")
 >>> _ = (folder / "data").mkdir(), (folder / "data/train.bin").write_bytes(b"some rows")
->>> about = About(name="rows")
->>> _ = sign_in_place(folder / "data", about, key=run.keys["dataset"], now=now)
+>>> about = sign.About(name="rows")
+>>> _ = sign.sign_in_place(folder / "data", about, key=run.keys["dataset"], now=now)
 >>> verify_path(folder / "data", trust=run.trust, policy=None, now=now).ok
 True
 >>> _ = (folder / "data/train.bin").write_bytes(b"some rows!")

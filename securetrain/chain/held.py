@@ -28,7 +28,7 @@ from typing import Annotated, Final, TypeAlias
 from msgspec import Meta
 
 from securetrain.artifacts import Kind
-from securetrain.artifacts.statement import (
+from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     DatasetPredicate,
     Opened,

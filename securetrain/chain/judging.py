@@ -22,10 +22,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from securetrain.artifacts import STATEMENT, Expectation, Freshness, Problem
-from securetrain.artifacts.lineage import Asked, LogProof, proof_name
-from securetrain.artifacts.lineage import judge as judge_beside
-from securetrain.artifacts.statement import Shown
+from securetrain.artifacts import STATEMENT, Expectation, Problem, rules
+from securetrain.artifacts.lineage import LogProof, judging, proof_name
 from securetrain.chain import kept, nodes, steps
 from securetrain.chain.kept import judge_replay
 from securetrain.chain.links import Given, Judge, LinkVerdict, Subject, broken, code_of, missing
@@ -124,7 +122,7 @@ class Demand:
     policy: Policy | None = None
     expect: Expectation | None = None
     """With the name of a dataset, the link ``dataset`` is required: the statement only says it."""
-    known: Freshness | None = None
+    known: judging.Freshness | None = None
     """What the verifier knows of its run besides."""
     again: bool = False
     """Whether evidence behind results is judged again: that requires the link ``nodes``."""
@@ -246,8 +244,8 @@ def _ask_statement(
     tiers = judged.verdicts[ChainLink.NODES]
     is_asked = tiers.state is not LinkState.NOT_ASKED
     problem = tiers.problem() if is_asked else None
-    shown = Shown(tiers=tiers.tiers, problem=problem, steps=True)
-    asked = Asked(
+    shown = rules.Shown(tiers=tiers.tiers, problem=problem, steps=True)
+    asked = judging.Asked(
         trust=given.trust,
         policy=demand.policy,
         now=given.now,
@@ -257,7 +255,7 @@ def _ask_statement(
         expect=demand.expect if first else None,
         shown=shown,
     )
-    answer = judge_beside(subject.opened, subject.beside, asked)
+    answer = judging.judge(subject.opened, subject.beside, asked)
     chain.excused += answer.excused if first else ()
     for one in (*answer.problems, *unproven):
         chain.add(one.code, f"step {judged.step}: {one.what}", one.file)

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from securetrain.artifacts.lineage import waivers
-from securetrain.artifacts.statement import Opened, ParentRole
+from securetrain.artifacts.statement.statements import Opened, ParentRole
 from securetrain.chain import documents
 from securetrain.chain.links import Given, LinkVerdict, Subject, broken, missing, verified
 from securetrain.chain.records import Comparison, Replay, ReplayedSegment, Word

@@ -29,7 +29,7 @@ import msgspec
 
 from securetrain.artifacts import Expectation, Problem
 from securetrain.artifacts.lineage import folder
-from securetrain.artifacts.statement import CheckpointPredicate, Opened
+from securetrain.artifacts.statement.statements import CheckpointPredicate, Opened
 from securetrain.chain.documents import Appraised
 from securetrain.chain.records import Replay
 from securetrain.chain.store import InMemory, Pieces

@@ -30,7 +30,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from securetrain.artifacts.statement import NodeRef
+from securetrain.artifacts.statement.statements import NodeRef
 from securetrain.chain import documents
 from securetrain.chain.documents import Appraised, Credential
 from securetrain.chain.links import (

@@ -30,7 +30,7 @@ import msgspec
 
 from securetrain.artifacts import STATEMENT, Kind, Problem
 from securetrain.artifacts.lineage import LogProof, machine, proof_name, quarantine, waivers
-from securetrain.artifacts.statement import (
+from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     DatasetPredicate,
     Opened,

@@ -24,22 +24,9 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from securetrain.artifacts import kinds
-from securetrain.artifacts.lineage import (
-    Link,
-    chain_of,
-    folder,
-    machine,
-    proof_name,
-    quarantine,
-    waivers,
-)
-from securetrain.artifacts.statement import (
-    Bound,
-    CheckpointPredicate,
-    Opened,
-    read_statement,
-)
+from securetrain.artifacts import kinds, read_statement
+from securetrain.artifacts.lineage import folder, machine, proof_name, quarantine, waivers, walk
+from securetrain.artifacts.statement.statements import Bound, CheckpointPredicate, Opened
 from securetrain.chain import container, documents, held, records, tables
 from securetrain.chain.container import Pack
 from securetrain.chain.store import PIECE_LIMIT, Pieces, Places, documents_at_hand
@@ -131,7 +118,7 @@ class Wanted:
     """What the ranks said of their gradients in every step of its run."""
 
 
-def gather(chain: Link, pieces: Pieces, wanted: Wanted | None = None) -> Gathered:
+def gather(chain: walk.Link, pieces: Pieces, wanted: Wanted | None = None) -> Gathered:
     """Gather everything that a chain leads to.
 
     Args:
@@ -182,7 +169,7 @@ def gather(chain: Link, pieces: Pieces, wanted: Wanted | None = None) -> Gathere
     return found
 
 
-def held_of(chain: Link, pieces: Pieces, wanted: Wanted) -> dict[str, held.Made]:
+def held_of(chain: walk.Link, pieces: Pieces, wanted: Wanted) -> dict[str, held.Made]:
     """The bytes that are asked for, by the statement of the artifact that they are of.
 
     Raises:
@@ -248,7 +235,7 @@ def _keep(found: Gathered, document: container.Document) -> str:
     return document.digest
 
 
-def _statement(link: Link) -> container.Document:
+def _statement(link: walk.Link) -> container.Document:
     assert link.opened is not None
     assert link.path is not None
     data = read_statement(link.path, link.opened.kind)
@@ -273,7 +260,7 @@ def _taken(
     return _keep(found, container.Document.of(kind, data)) if there else None
 
 
-def _waivers(found: Gathered, link: Link) -> Iterator[str]:
+def _waivers(found: Gathered, link: walk.Link) -> Iterator[str]:
     """The waivers that say that they are about a checkpoint; the verifier asks whether they are."""
     assert link.opened is not None
     for data in waivers.lying(link.beside) if _is_checkpoint(link.opened) else ():
@@ -282,7 +269,7 @@ def _waivers(found: Gathered, link: Link) -> Iterator[str]:
                 yield _keep(found, container.Document.of(TAKEN_TYPE, data))
 
 
-def _ledger(found: Gathered, link: Link, ledgers: dict[str, str | None]) -> str | None:
+def _ledger(found: Gathered, link: walk.Link, ledgers: dict[str, str | None]) -> str | None:
     """The ledger of the run whose directory holds a checkpoint; read once."""
     if not isinstance(link.said, CheckpointPredicate):
         return None
@@ -455,7 +442,7 @@ def pack(
             "verify it where it lies (securetrain verify), or save it with securetrain.artifacts",
         )
     run = checkpoint.absolute().parent.parent
-    chain = chain_of(checkpoint, trust, (run, *places), data)
+    chain = walk.chain_of(checkpoint, trust, (run, *places), data)
     gathered = gather(chain, Places.of((run, *evidence)), wanted)
     manifest = container.write_pack(out, gathered.subject, gathered.documents.values())
     return Packed(

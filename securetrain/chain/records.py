@@ -31,7 +31,7 @@ import msgspec
 from msgspec import Meta
 
 from securetrain import __version__
-from securetrain.artifacts.statement import context
+from securetrain.artifacts import context
 from securetrain.chain import documents
 from securetrain.chain.documents import BASE, Count, Document, Hex32, Name, Text, Time
 from securetrain.chain.rows import RowOrder, tree_root

@@ -23,8 +23,9 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
+from securetrain.artifacts import dataset_predicate
 from securetrain.artifacts.dataset import Removals
-from securetrain.artifacts.statement import DatasetPredicate, dataset_predicate
+from securetrain.artifacts.statement.statements import DatasetPredicate
 from securetrain.chain import documents
 from securetrain.chain.documents import Count, Name, Part
 from securetrain.chain.store import Pieces, document

@@ -25,13 +25,13 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from securetrain.artifacts.statement import (
+from securetrain.artifacts import members
+from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     DatasetPredicate,
     GradientRecord,
     GradientVerdict,
     ParentRole,
-    members,
 )
 from securetrain.chain.held import main_line
 from securetrain.chain.kept import judge_replay

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
-from securetrain.artifacts import LocalStorage, Storage
+from securetrain.artifacts import storage
 from securetrain.chain import documents
 from securetrain.core.errors import IntegrityError, SecureTrainError, reason
 from securetrain.core.files import PRIVATE_FILE, make_private_dir, read_file, write_atomic
@@ -71,7 +71,7 @@ class EvidenceStore:
     """A folder of evidence; of one in a store, nothing but a verifier reads."""
 
     folder: Path
-    at: Storage | None = None
+    at: storage.Storage | None = None
     """The store in which it lies; None for a folder of this machine."""
 
     def put(self, data: bytes) -> str:
@@ -108,7 +108,7 @@ class EvidenceStore:
         """See `Pieces.get`."""
         if not _NAME.fullmatch(digest):
             raise IntegrityError(documents.MALFORMED, f"{digest[:80]!r} is no digest", "evidence")
-        folder = self.at or LocalStorage(self.folder)
+        folder = self.at or storage.LocalStorage(self.folder)
         where = f"{folder.name}/{digest}"
         try:
             if not folder.has(digest):
@@ -124,7 +124,7 @@ class EvidenceStore:
 
     def names(self) -> Iterator[str]:
         """See `Pieces.names`; in order, at most `MAX_PIECES`."""
-        folder = self.at or LocalStorage(self.folder)
+        folder = self.at or storage.LocalStorage(self.folder)
         try:
             files = folder.survey()[0] if folder.exists() else []
         except OSError as error:
@@ -161,9 +161,9 @@ class Places:
         return cls(stores, [EvidenceStore(folder) for folder in tables])
 
     @classmethod
-    def around(cls, root: Storage, further: Sequence[Path]) -> "Places":
+    def around(cls, root: storage.Storage, further: Sequence[Path]) -> "Places":
         """The evidence of the run in whose directory an artifact lies, and in further folders."""
-        if isinstance(root, LocalStorage):
+        if isinstance(root, storage.LocalStorage):
             return cls.of([root.path.absolute().parent.parent, *further])
         try:
             beside = {one.base: one for one in root.above().siblings()}

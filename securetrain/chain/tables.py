@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from securetrain.artifacts.statement import Opened, ParentRole, members
+from securetrain.artifacts import members
+from securetrain.artifacts.statement.statements import Opened, ParentRole
 from securetrain.chain.held import main_line
 from securetrain.chain.links import Given, LinkVerdict, Subject, broken, missing, verified
 from securetrain.chain.records import StepRecord, StepVerdict, records_of

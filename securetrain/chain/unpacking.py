@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from securetrain.artifacts import STATEMENT, Kind
-from securetrain.artifacts.statement import Opened
+from securetrain.artifacts.statement.statements import Opened
 from securetrain.chain import documents, held
 from securetrain.chain.container import Pack
 from securetrain.core.errors import IntegrityError, UsageError, os_error

@@ -41,17 +41,10 @@ from typing import Any, Final
 import msgspec
 
 from securetrain import __version__
-from securetrain.artifacts import (
-    NOTHING,
-    CheckedWords,
-    Expectation,
-    Finding,
-    Report,
-    ScanResult,
-    refusal_of,
-)
-from securetrain.artifacts.lineage import Link
-from securetrain.artifacts.statement import (
+from securetrain.artifacts import Expectation, report, rules
+from securetrain.artifacts import findings as scan_findings
+from securetrain.artifacts.lineage import walk
+from securetrain.artifacts.statement.statements import (
     DIGEST_NAME,
     CheckpointPredicate,
     DatasetPredicate,
@@ -121,7 +114,7 @@ EMPTY: Final = Contents()
 
 
 @dataclass(slots=True, kw_only=True)
-class Verdict(Report):
+class Verdict(report.Report):
     """Everything that ``verify`` has found; filled while it is judged, and only read afterwards.
 
     >>> found = verify("step-12", trust="trust.json")
@@ -140,13 +133,13 @@ class Verdict(Report):
     judged: tuple[Judged, ...] = ()
     """The checkpoint's links, and those of the ancestors that were asked."""
     required: frozenset[ChainLink] = frozenset()
-    scanned: ScanResult | None = None
-    chain: Link | None = None
+    scanned: scan_findings.ScanResult | None = None
+    chain: walk.Link | None = None
     """The walk back, where it was asked for."""
     dataset: Opened | None = None
     """The dataset's statement, as far as it is at hand and verified."""
     pack: Contents = EMPTY
-    words: CheckedWords | None = None
+    words: rules.CheckedWords | None = None
     """Of a dispute's transcript."""
 
     def take(self, chain: Judgement) -> None:
@@ -158,18 +151,18 @@ class Verdict(Report):
         self.excused += chain.excused
 
     @property
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[scan_findings.Finding]:
         """The findings of a scan that count: that there was nothing to scan is no problem here,
         as every byte was verified.
         """
         found = () if self.scanned is None else self.scanned.findings
-        return [one for one in found if one.code != NOTHING]
+        return [one for one in found if one.code != scan_findings.NOTHING]
 
     @property
     def refusal(self) -> ExitCode:
         """The exit code of the most telling problem, or that of a scan that found something."""
         if self.problems or self.scanned is None or not self.findings:
-            return refusal_of(self.problems)
+            return report.refusal_of(self.problems)
         return self.scanned.exit_code
 
     @property

@@ -33,27 +33,16 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from securetrain.artifacts import (
     Expectation,
-    Floors,
-    Freshness,
     Kind,
-    LocalStorage,
     Problem,
-    Storage,
-    check_directory,
     given,
     kinds,
-    local_path,
-    remember,
-    storage_of,
+    storage,
 )
-from securetrain.artifacts.lineage import Asked, Link, LogProof, waivers, walk
-from securetrain.artifacts.statement import (
-    CheckpointPredicate,
-    DatasetPredicate,
-    Opened,
-    Shown,
-    expected_by,
-)
+from securetrain.artifacts import rules as statement_rules
+from securetrain.artifacts import verify as beside
+from securetrain.artifacts.lineage import LogProof, judging, waivers, walk
+from securetrain.artifacts.statement.statements import CheckpointPredicate, DatasetPredicate, Opened
 from securetrain.chain.container import Pack
 from securetrain.chain.judging import Demand, counted_steps, judge, judge_chain
 from securetrain.chain.links import Given, Subject, code_of
@@ -70,7 +59,7 @@ from securetrain.policy.load import LoadedPolicy
 from securetrain.policy.schema import Policy
 
 if TYPE_CHECKING:
-    from securetrain.artifacts.model import ModelRoots, Scope
+    from securetrain.artifacts.model import oms, signers
 
 LEDGER: Final = "ledger.jsonl"
 LEDGER_LIMIT: Final = 1 << 30
@@ -95,8 +84,8 @@ class Signing:
     """The bundle of OpenSSF Model Signing that a model was signed with."""
 
     bundle: Path | None = None
-    roots: "ModelRoots | None" = None
-    scope: "Scope | None" = None
+    roots: "signers.ModelRoots | None" = None
+    scope: "oms.Scope | None" = None
 
 
 NOTHING_KNOWN: Final = Known()
@@ -181,7 +170,7 @@ def form_of(target: Path | str | Pack, options: Options = NOTHING_MORE) -> Form:
     """The form of what is at a place (rule 1)."""
     if isinstance(target, Pack):
         return Form.PACK
-    path = target if isinstance(target, Path) else local_path(target)
+    path = target if isinstance(target, Path) else storage.local_path(target)
     if path is None:
         return Form.URL
     if options.signing != NO_BUNDLE:
@@ -254,17 +243,17 @@ def counted(
     root, asked = given.open_trust(trust, at), given.open_policy(policy)
     assert asked is not None
 
-    def count(opened: Opened, storage: Storage) -> Sequence[Problem]:
+    def count(opened: Opened, there: storage.Storage) -> Sequence[Problem]:
         if not asked.policy.checkpoint.counts_steps:
             return ()
         have = Given(
             trust=root,
-            pieces=Places.around(storage, evidence),
+            pieces=Places.around(there, evidence),
             now=at,
             policy=asked.policy,
             replays=[read_replay(one, root) for one in replayed],
         )
-        place = storage.path if isinstance(storage, LocalStorage) else storage.name
+        place = there.path if isinstance(there, storage.LocalStorage) else there.name
         chain = walk.walk_back(place, opened, root, None)
         subject = next(_Directories(chain=chain, logged=None).subjects())
         return counted_steps(subject, have, asked.policy)
@@ -315,7 +304,7 @@ class _Judgement:
             found.scanned = scanned.among_data() if not found.problems else scanned
         self._remember(found)
         rules = self.rules if found.kind is Kind.CHECKPOINT else None
-        wanted = (self.expect, None if rules is None else expected_by(rules))
+        wanted = (self.expect, None if rules is None else statement_rules.expected_by(rules))
         found.asked = tuple(one for one in wanted if one is not None)
         whole = self.form is not Form.PACK or bool(found.num_files)
         found.not_asked = asked_of(found.opened, self.form, found.asked, whole=whole)
@@ -333,18 +322,18 @@ class _Judgement:
             case Form.DIRECTORY | Form.URL:
                 self._directory(found)
             case Form.SAVED:
-                from securetrain.artifacts import check_saved  # noqa: PLC0415 - of these alone
+                from securetrain.artifacts import judging as saved_judging  # noqa: PLC0415 - of these alone
 
-                check_saved(
+                saved_judging.check_saved(
                     found, Path(found.path), trust=self.root(), policy=self.rules, now=self.now,
                     expect=self.expect,
                 )  # fmt: skip
             case Form.BUNDLE:
                 self._model(found)
             case Form.TRANSCRIPT:
-                from securetrain.artifacts import check_words  # noqa: PLC0415 - of these alone
+                from securetrain.artifacts import rules as statement_rules  # noqa: PLC0415 - of these alone
 
-                found.words = check_words(Path(found.path), self.root())
+                found.words = statement_rules.check_words(Path(found.path), self.root())
                 for rank in found.words.ruling.unsigned:
                     missing = "its signature is missing or does not verify"
                     why = found.words.uncertified.get(rank, missing)
@@ -384,21 +373,21 @@ class _Judgement:
         # Its own statement is asked with its bytes.
         demand = self.demand(statement=False)
 
-        def shows(opened: Opened) -> Shown:
+        def shows(opened: Opened) -> statement_rules.Shown:
             verdict = judge(ChainLink.NODES, Subject(opened=opened), given)
-            return Shown(tiers=verdict.tiers, problem=verdict.problem(), steps=True)
+            return statement_rules.Shown(tiers=verdict.tiers, problem=verdict.problem(), steps=True)
 
         proof = None
         if options.known.log_proof is not None:
             proof = LogProof(read_file(options.known.log_proof, PROOF_LIMIT))
-        asked = Asked(
+        asked = judging.Asked(
             trust=given.trust,
             policy=self.rules,
             now=self.now,
             known=self._known(),
             expect=self.expect,
         )
-        check_directory(found, asked, progress=self.progress, log_proof=proof, shows=shows)
+        beside.check_directory(found, asked, progress=self.progress, log_proof=proof, shows=shows)
         if found.opened is None:
             return
         data = None if options.trust_data is None else self.root(options.trust_data)
@@ -418,41 +407,41 @@ class _Judgement:
 
     def _model(self, found: Verdict) -> None:
         """Rule 2, for a model with its bundle."""
-        from securetrain.artifacts import lacking  # noqa: PLC0415 - as asked
-        from securetrain.artifacts.model import ModelRoots, Scope, check_model  # noqa: PLC0415
+        from securetrain.artifacts import judging as saved_judging  # noqa: PLC0415 - as asked
+        from securetrain.artifacts.model import oms, signers  # noqa: PLC0415
 
         path, options = Path(found.path), self.options.signing
-        trust = (options.roots or ModelRoots()).read(str(path))
+        trust = (options.roots or signers.ModelRoots()).read(str(path))
         path, bundle = (path, options.bundle) if options.bundle else kinds.bundle_of(path)
-        check_model(
+        oms.check_model(
             found,
             path,
             bundle,
             trust,
             self.now,
-            scope=options.scope or Scope(),
+            scope=options.scope or oms.Scope(),
             expect=self.expect,
             progress=self.progress,
         )
         taken = f"taken for {kinds.guess(path)}"
         found.bundled = replace(found.bundled, notes=(*found.bundled.notes, taken))
         if self.rules is not None:
-            found.add(*lacking(self.rules, "a bundle lacks"))
+            found.add(*saved_judging.lacking(self.rules, "a bundle lacks"))
 
-    def _known(self) -> Freshness | None:
+    def _known(self) -> judging.Freshness | None:
         """The knowledge of this machine besides the artifact; None when nothing was given."""
         options = self.options.known
         if not options.waiver and options.floors is None:
             return None
-        return Freshness(
-            floors=None if options.floors is None else Floors(options.floors),
+        return judging.Freshness(
+            floors=None if options.floors is None else judging.Floors(options.floors),
             waivers=tuple(read_file(path, waivers.LIMIT) for path in options.waiver),
         )
 
     def _remember(self, found: Verdict) -> None:
         """Rule 6."""
         if found.ok and self.options.known.floors is not None:
-            remember(found, Floors(self.options.known.floors), self.root())
+            beside.remember(found, judging.Floors(self.options.known.floors), self.root())
 
     def _seen(self, pack: Pack) -> datetime:
         """The time at which the witnesses had seen it, by the trust root of that time."""
@@ -479,7 +468,7 @@ class _Judgement:
 class _Directories:
     """Signed directories that lead to a checkpoint; a source of evidence (`judging.Source`)."""
 
-    chain: Link
+    chain: walk.Link
     logged: Logged | None
     """The place of the checkpoint itself in the log."""
     ledgers: dict[str, bytes | None] = field(default_factory=dict)
@@ -508,11 +497,11 @@ class _Directories:
                 ledger=self._ledger(link),
             )
 
-    def _ledger(self, link: Link) -> bytes | None:
+    def _ledger(self, link: walk.Link) -> bytes | None:
         """The ledger of the run whose directory holds a checkpoint; read once."""
         if link.path is None:
             return None
-        run = storage_of(link.path).above().above()
+        run = storage.storage_of(link.path).above().above()
         if run.name not in self.ledgers:
             try:
                 there = run.has(LEDGER)
@@ -523,7 +512,7 @@ class _Directories:
 
 
 def _opened(
-    link: Link, kind: type[CheckpointPredicate] | type[DatasetPredicate]
+    link: walk.Link, kind: type[CheckpointPredicate] | type[DatasetPredicate]
 ) -> dict[str, Opened]:
     return {
         one.digest: one.opened

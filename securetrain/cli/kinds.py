@@ -94,8 +94,8 @@ class Place(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
         del param, ctx
         if isinstance(value, Path):
             return value
-        from securetrain.artifacts import local_path
+        from securetrain.artifacts import storage
 
         if value.startswith("./") and "@" in value:
             return Path(value).absolute()  # not to be taken for NAME@FOLDER, once it is a Path
-        return local_path(value) or value
+        return storage.local_path(value) or value

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from securetrain import artifacts
 from securetrain.artifacts import verify_path
-from securetrain.artifacts.statement import (
+from securetrain.artifacts.statement.statements import (
     DatasetRef,
     GradientRecord,
     GradientVerdict,

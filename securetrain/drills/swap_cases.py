@@ -24,9 +24,10 @@ from securetrain.artifacts import (
     add_name,
     verify_path,
 )
-from securetrain.artifacts.catalogue import Catalogue, Editor, Term, create
-from securetrain.artifacts.dataset import sign_documents
-from securetrain.artifacts.model import ModelRoots, open_model, read_signer, sign_model
+from securetrain.artifacts.catalogue import Catalogue, Editor
+from securetrain.artifacts.catalogue import editor as catalogue_editor
+from securetrain.artifacts.dataset import write
+from securetrain.artifacts.model import oms, open_model, signers
 from securetrain.chain import Options, Signing, verify
 from securetrain.core.errors import SecureTrainError
 from securetrain.identity.keys import KeyKind, PrivateKey
@@ -84,7 +85,7 @@ class Shop:
         """A signed dataset."""
         path = self.folder / name
         documents = [("train", "a", name.encode() * 100)]
-        sign_documents(documents, path, name=said, key=key or self.key, now=self.now)
+        write.sign_documents(documents, path, name=said, key=key or self.key, now=self.now)
         return path
 
 
@@ -200,11 +201,11 @@ def _models(shop: Shop) -> Iterator[Case]:
     (bundled / "config.json").write_bytes(b"{}")
     key, public = shop.folder / "maker.key", shop.folder / "maker.pem"
     public.write_bytes(PrivateKey.create(key, KeyKind.P256).public.pem)
-    sign_model(bundled, bundled / "model.sig", read_signer(str(key), None, (), lambda _: b""))
+    file, signer = bundled / "model.sig", signers.read_signer(str(key), None, (), lambda _: b"")
+    oms.sign_model(bundled, file, signer)
+    options = Options(signing=Signing(bundle=file, roots=signers.ModelRoots(public_key=public)))
 
     def bundle(expect: Expectation | None) -> None:
-        roots, file = ModelRoots(public_key=public), bundled / "model.sig"
-        options = Options(signing=Signing(bundle=file, roots=roots))
         for problem in verify(bundled, expect, now=shop.now, options=options).problems:
             raise problem.error()
 
@@ -225,7 +226,7 @@ class _Store:
     def __post_init__(self) -> None:
         self.path.mkdir()
         public = [self.signer.public]
-        root = create(
+        root = catalogue_editor.create(
             self.path,
             roots=[self.signer],
             signers=public,
@@ -247,7 +248,7 @@ class _Store:
         editor = Editor(self.path, self.client("editor"))
         for name, path in names.items():
             add_name(editor, name, path, self.shop.trust, self.shop.now)
-        editor.sign([self.signer], Term(now=self.shop.now))
+        editor.sign([self.signer], catalogue_editor.Term(now=self.shop.now))
 
     def check(self, name: str, state: str = "reader") -> None:
         """Verify what a name means."""

@@ -25,17 +25,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from securetrain.artifacts import (
-    Author,
-    Expectation,
-    SaveSigner,
-    sign_folder,
-    signs_folders,
-    verify_folder,
-    worker_signer,
-)
-from securetrain.artifacts.statement import PolicyRef
-from securetrain.artifacts.statement import saved_files as saved
+from securetrain.artifacts import Expectation, folder
+from securetrain.artifacts import saved_files as saved
+from securetrain.artifacts import signer as save_signer
+from securetrain.artifacts.statement.statements import PolicyRef
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.files import open_regular, survey
 from securetrain.identity.keys import PrivateKey, Signer
@@ -85,9 +78,9 @@ class Custody:
         """
         key = PrivateKey.load(Path(self.key)) if isinstance(self.key, str | Path) else self.key
         if place.is_dir():
-            sign_folder(place, step=step, way=self.way, key=key, run=self.run)
+            folder.sign_folder(place, step=step, way=self.way, key=key, run=self.run)
             return
-        signer = worker_signer() if key is None else _signer(key, self.run)
+        signer = save_signer.worker_signer() if key is None else _signer(key, self.run)
         if signer is None:
             raise UsageError("ST-USAG-001", "nobody signs here", str(place), _HOW)
         begun = signer.begin(self.way, saved.Form.FILE, str(place), {"step": step})
@@ -141,7 +134,7 @@ class Custody:
         roots = None if self.trust is None else [TrustRoot.load(self.trust, now)]
         expect = None if self.in_run else Expectation(run=self.run)
         try:
-            verify_folder(place, trust=roots, expect=expect, now=now)
+            folder.verify_folder(place, trust=roots, expect=expect, now=now)
         except IntegrityError as error:
             inside = error.where.removeprefix(str(place)) if place.is_dir() else ""
             where = f"{shown or place}{inside}"
@@ -154,8 +147,8 @@ def custody(way: str, *, key: KeyLike, trust: Place | None, run: str) -> Custody
     Raises:
         UsageError: ST-USAG-001, nobody does.
     """
-    if worker_signer() is not None:
-        if not signs_folders():
+    if save_signer.worker_signer() is not None:
+        if not folder.signs_folders():
             raise UsageError(
                 "ST-USAG-001",
                 "this run signs no saves of scripts",
@@ -171,9 +164,9 @@ def custody(way: str, *, key: KeyLike, trust: Place | None, run: str) -> Custody
     return Custody(way=way, run=run, key=key, trust=Path(trust))
 
 
-def _signer(key: Signer, run: str) -> SaveSigner:
-    author = Author(key=key, run_id=run)
-    return SaveSigner(author=lambda: author, policy=PolicyRef())
+def _signer(key: Signer, run: str) -> save_signer.SaveSigner:
+    author = save_signer.Author(key=key, run_id=run)
+    return save_signer.SaveSigner(author=lambda: author, policy=PolicyRef())
 
 
 def _copy_directory(source: Path, target: Path) -> None:

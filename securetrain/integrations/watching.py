@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from securetrain.artifacts import worker_signer
+from securetrain.artifacts import signer
 from securetrain.core.vocabulary import NOT_WATCHED
 from securetrain.integrations.ranks import rank
 from securetrain.policy import load_policy
@@ -162,7 +162,7 @@ def watch(policy: Policy | Path | str | None) -> Watch | None:
     Raises:
         PolicyError: it cannot be read.
     """
-    if worker_signer() is not None:
+    if signer.worker_signer() is not None:
         return None
     found = (
         policy if isinstance(policy, Policy) else load_policy(str(policy or DEFAULT_POLICY)).policy

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
-from securetrain.artifacts import RankSigner
+from securetrain.artifacts import members
 from securetrain.attest.node import AUTO
 from securetrain.attest.session import SealedState, fleet_verifier, open_fleet
 from securetrain.chain import Keeper
@@ -113,7 +113,7 @@ class Session:
     cache: Cache | None = None
     appraised: SealedState | None = None
     after: AfterEvents | None = None
-    rank_signer: RankSigner | None = None
+    rank_signer: members.RankSigner | None = None
     """Signs for this node's ranks; None where the job's coordinator is another's."""
     signing: SigningService | None = None
     num_stragglers: int = 0

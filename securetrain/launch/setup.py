@@ -28,7 +28,7 @@ from typing import Any, Final
 
 import msgspec
 
-from securetrain.artifacts.statement import members
+from securetrain.artifacts import members
 from securetrain.core import NodeState, RunDir, canonical, claim_dir
 from securetrain.core.errors import IdentityError, PolicyError, UsageError
 from securetrain.core.files import make_private_dir, read_file, write_atomic

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from securetrain.artifacts import Report, verify_path
-from securetrain.artifacts.dataset import sign_documents
+from securetrain.artifacts import report, verify_path
+from securetrain.artifacts.dataset import write
 from securetrain.audit import AuditResult, Finding
 from securetrain.core import RunDir, canonical
 from securetrain.core.files import write_atomic
@@ -50,7 +50,7 @@ def signed_corpus(story: Story) -> str:
         found = corpus.collect(
             stdlib, progress=lambda done, total: bar.update(done, total, "reading docstrings")
         )
-        signed = sign_documents(
+        signed = write.sign_documents(
             _in_splits(found),
             story.run.dataset,
             name=DATASET_NAME,
@@ -138,7 +138,7 @@ def _say_what_a_laptop_cannot_do(story: Story) -> None:
         )
 
 
-def verify_last(story: Story, purpose: str) -> Report:
+def verify_last(story: Story, purpose: str) -> report.Report:
     """Verify the last checkpoint as ``securetrain verify`` does, and record the result.
 
     Raises:

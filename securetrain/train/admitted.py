@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from securetrain.artifacts.statement import NodeRef
+from securetrain.artifacts.statement.statements import NodeRef
 from securetrain.ledger import LedgerEvent, events
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")

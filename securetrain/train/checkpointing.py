@@ -26,26 +26,27 @@ import torch
 import torch.distributed as dist
 
 from securetrain.artifacts import (
-    FileSigner,
-    Freshness,
     Kind,
-    LocalStorage,
-    Recipient,
     SaveContext,
     SavedCheckpoint,
     async_save,
+    encryption,
+    members,
+    read_statement,
     save,
+    storage,
 )
 from securetrain.artifacts.lineage import (
     Recovery,
     head,
+    judging,
     machine,
     proof_name,
 )
 from securetrain.artifacts.lineage import (
     folder as run_folder,
 )
-from securetrain.artifacts.statement import (
+from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     DatasetRef,
     NodeRef,
@@ -55,7 +56,6 @@ from securetrain.artifacts.statement import (
     PolicyRef,
     digest_of,
     open_statement,
-    read_statement,
 )
 from securetrain.chain import counted
 from securetrain.chain.records import Recorder
@@ -88,7 +88,7 @@ class Checkpoints:
     """Rank 0 signs for all; None on the other ranks."""
     head_key: Signer | None
     """Signs the head of the run; None on the other ranks."""
-    signer: FileSigner | None
+    signer: members.FileSigner | None
     """Signs this rank's own file; None without a launcher that certifies keys."""
     dataset_name: str
     dataset_digest: str
@@ -114,7 +114,7 @@ class Checkpoints:
     """Rank 0's, where there is no launcher to do it."""
     decryption_key: str = ""
     """Opens an encrypted checkpoint that is resumed."""
-    freshness: Freshness | None = None
+    freshness: judging.Freshness | None = None
     """This node's memory of the run, and operators' waivers; asked when the newest one is."""
     show: Callable[[bytes], None] = field(default=lambda _: None)
     """Shows the launcher the statement of a checkpoint from elsewhere (`RunSigning.show`)."""
@@ -142,7 +142,7 @@ class Checkpoints:
         if self.recorder is not None and _has_pieces(trainer.model.mesh):
             self._agree_on_words(self.recorder)
         path, context = self.run.checkpoint(step), self._context(trainer)
-        recipients = [Recipient.parse(key) for key in self.policy.policy.checkpoint.encrypt_to]
+        recipients = list(map(encryption.Recipient.parse, self.policy.policy.checkpoint.encrypt_to))
         self._saved_step = step
         self._begin_records(step)
 
@@ -387,14 +387,14 @@ class Checkpoints:
         assert self.head_key is not None
         kind = Kind.CHECKPOINT
         opened = open_statement(read_statement(path, kind), kind, self.trust, str(path))
-        folder = LocalStorage(self.run.checkpoints)
+        folder = storage.LocalStorage(self.run.checkpoints)
         head.advance(folder, opened.checkpoint, self.head_key, self.trust, self.clock())
 
     def _skip_to_head(self) -> None:
         """Number what comes next above everything that the head and this node have seen, set aside
         or not: no number is used twice.
         """
-        present = head.read_head(LocalStorage(self.run.checkpoints), self.trust)
+        present = head.read_head(storage.LocalStorage(self.run.checkpoints), self.trust)
         floors = self.freshness.floors if self.freshness is not None else None
         keys = self.trust.keys_for(TrustRole.CHECKPOINT).keys()
         floor = None if floors is None else floors.floor(self.run_id, keys)

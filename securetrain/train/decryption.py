@@ -5,13 +5,13 @@
 from pathlib import Path
 from typing import Final
 
-from securetrain.artifacts import DecryptionKey
+from securetrain.artifacts import encryption
 from securetrain.core import secret
 
 SECRET: Final = "secret:"  # noqa: S105 - the beginning of a place
 
 
-def decryption_keys(place: str) -> list[DecryptionKey]:
+def decryption_keys(place: str) -> list[encryption.DecryptionKey]:
     """The key that a job names, if it names one.
 
     Args:
@@ -25,5 +25,5 @@ def decryption_keys(place: str) -> list[DecryptionKey]:
     if not place:
         return []
     if place.startswith(SECRET):
-        return [DecryptionKey.parse(secret(place.removeprefix(SECRET)), place)]
-    return [DecryptionKey.load(Path(place))]
+        return [encryption.DecryptionKey.parse(secret(place.removeprefix(SECRET)), place)]
+    return [encryption.DecryptionKey.load(Path(place))]

@@ -32,7 +32,12 @@ from securetrain.artifacts import (
     sign_safetensors,
 )
 from securetrain.artifacts.model import SignedModel
-from securetrain.artifacts.statement import CheckpointPredicate, Parent, ParentRole, digest_of
+from securetrain.artifacts.statement.statements import (
+    CheckpointPredicate,
+    Parent,
+    ParentRole,
+    digest_of,
+)
 from securetrain.core.errors import IntegrityError, UsageError, os_error
 from securetrain.core.files import staged_dir
 from securetrain.identity.keys import Signer

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from securetrain.artifacts import load
-from securetrain.artifacts.statement import CheckpointPredicate
+from securetrain.artifacts.statement.statements import CheckpointPredicate
 from securetrain.core.errors import UsageError
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.shape import ModelShape

@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from securetrain.artifacts import STATEMENT, Kind
-from securetrain.artifacts.statement import context, read_statement
+from securetrain.artifacts import STATEMENT, Kind, context, read_statement
 from securetrain.train.config import API_VERSION, JobConfig
 
 

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import msgspec
 
-from securetrain.artifacts import Kind
+from securetrain.artifacts import Kind, read_statement
 from securetrain.artifacts.lineage import folder as run_folder
-from securetrain.artifacts.statement import open_statement, read_statement
+from securetrain.artifacts.statement.statements import open_statement
 from securetrain.chain import documents
 from securetrain.chain.replay import outcome
 from securetrain.chain.store import EvidenceStore, document

@@ -29,7 +29,7 @@ from typing import Any, Final
 import msgspec
 
 from securetrain.artifacts import tensor_sizes
-from securetrain.artifacts.statement import Opened
+from securetrain.artifacts.statement.statements import Opened
 from securetrain.chain import Given, Options, Pack, PackPieces, Verdict, documents, records, verify
 from securetrain.chain.records import StepVerdict
 from securetrain.chain.replay import line

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from securetrain.artifacts.statement import GradientRecord, GradientVerdict
+from securetrain.artifacts.statement.statements import GradientRecord, GradientVerdict
 from securetrain.core import canonical
 from securetrain.train.optim import optimizer_state
 from securetrain.train.trainer import Progress, Trainer

@@ -17,10 +17,9 @@ from typing import Final, TextIO
 import torch
 import torch.distributed as dist
 
-from securetrain.artifacts import Dataset, Floors, Freshness
-from securetrain.artifacts.lineage import Recovery, head, waivers
+from securetrain.artifacts import Dataset, context
+from securetrain.artifacts.lineage import Recovery, head, judging, waivers
 from securetrain.artifacts.model import SignedModel
-from securetrain.artifacts.statement import context
 from securetrain.chain.records import Recorder
 from securetrain.core import NodeState, RunDir, canonical
 from securetrain.core.errors import IntegrityError, UsageError
@@ -377,12 +376,12 @@ def _words(worker: Worker, run: RunDir, ledger: Journal) -> WordSigner | None:
     return launcher_words(Path(worker.signer), run, keeps=keeps, record=ledger.write)
 
 
-def _freshness(worker: Worker, run_id: str) -> Freshness | None:
+def _freshness(worker: Worker, run_id: str) -> judging.Freshness | None:
     """This node's memory of the run, which its agent keeps, and the waivers for it."""
     if worker.state is None:
         return None
-    floors = Floors(worker.state.floors(run_id))
-    return Freshness(floors=floors, waivers=waivers.read_waivers(worker.run.waivers), head=False)
+    floors, waived = judging.Floors(worker.state.floors(run_id)), worker.run.waivers
+    return judging.Freshness(floors=floors, waivers=waivers.read_waivers(waived), head=False)
 
 
 def _recovery(worker: Worker, trust: TrustRoot) -> Recovery | None:

@@ -11,14 +11,15 @@ from datetime import UTC, datetime
 
 import pytest
 
-from securetrain.artifacts import SaveSigner, sign_folder, signs_folders, verify_folder
-from securetrain.artifacts.saved.judging import covering, verify_saved
-from securetrain.artifacts.saved.signer import Author
+from securetrain.artifacts.saved.folder import sign_folder, signs_folders, verify_folder
+from securetrain.artifacts.saved.judging import covering
+from securetrain.artifacts.saved.signer import Author, SaveSigner
 from securetrain.artifacts.saved.signer import now as now_of_files
 from securetrain.artifacts.statement.checkpoint_predicate import PolicyRef
 from securetrain.artifacts.statement.saved_files import Form, sidecar
 from securetrain.core.errors import IntegrityError, UsageError
 from tests import vocabulary
+from tests.artifacts.worlds import verify_saved
 
 NOW = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 

@@ -11,15 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securetrain.artifacts import Expectation, sign_folder, verify_path
-from securetrain.artifacts.model import ModelRoots, read_signer, sign_model
-from securetrain.artifacts.statement import (
+from securetrain.artifacts import Expectation, verify_path
+from securetrain.artifacts.model.oms import sign_model
+from securetrain.artifacts.model.signers import ModelRoots, read_signer
+from securetrain.artifacts.saved.folder import sign_folder
+from securetrain.artifacts.statement.statements import (
     DatasetRef,
     Parent,
     PolicyRef,
     digest_of,
+    sign,
 )
-from securetrain.artifacts.statement.statements import sign
 from securetrain.artifacts.tree.layout import STATEMENT
 from securetrain.chain import judging, kept, verifying
 from securetrain.chain.documents import Credential

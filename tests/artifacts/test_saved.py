@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from securetrain.artifacts import kinds
-from securetrain.artifacts.saved.judging import covering, verify_saved
+from securetrain.artifacts.saved.judging import covering
 from securetrain.artifacts.statement.checkpoint_predicate import PolicyRef
 from securetrain.artifacts.statement.expectation import Expectation
 from securetrain.artifacts.statement.saved_files import (
@@ -29,6 +29,7 @@ from securetrain.identity import statement
 from securetrain.identity.trust import TrustRoot
 from securetrain.policy import load_policy
 from tests import vocabulary
+from tests.artifacts.worlds import verify_saved
 from tests.tables import items
 
 DATA = b"\x80\x02weights" * 200

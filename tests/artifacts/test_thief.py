@@ -24,11 +24,11 @@ from msgspec import UNSET
 import securetrain
 from securetrain.artifacts.lineage import judging, machine, quarantine, waivers
 from securetrain.artifacts.lineage.head import sign_head
-from securetrain.artifacts.statement import (
+from securetrain.artifacts.statement import members
+from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     GradientRecord,
     GradientVerdict,
-    members,
     open_statement,
 )
 from securetrain.artifacts.tree.layout import QUARANTINE, STATEMENT, Kind

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from securetrain.artifacts.statement import DatasetPredicate, Parent
+from securetrain.artifacts.statement.dataset_predicate import DatasetPredicate
+from securetrain.artifacts.statement.statements import Parent
 from securetrain.chain import documents, held, packed, packing, records, unpacking
 from securetrain.chain.container import Document, Pack
 from securetrain.chain.held import WayUp, main_line, rows_wanted, touched

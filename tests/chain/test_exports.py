@@ -25,14 +25,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from securetrain.artifacts.statement import (
+from securetrain.artifacts.statement.checkpoint_predicate import IndexFile, RankFile
+from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     GradientRecord,
     GradientVerdict,
     Parent,
     ParentRole,
 )
-from securetrain.artifacts.statement.checkpoint_predicate import IndexFile, RankFile
 from securetrain.artifacts.tree.layout import INDEX, TreeInfo
 from securetrain.chain import documents
 from securetrain.chain.container import Pack

@@ -17,12 +17,8 @@ import pytest
 from msgspec.structs import replace
 
 from securetrain.artifacts import Dataset
-from securetrain.artifacts.statement import (
-    CheckpointPredicate,
-    Parent,
-)
 from securetrain.artifacts.statement.checkpoint_predicate import IndexFile, RankFile
-from securetrain.artifacts.statement.statements import digest_of
+from securetrain.artifacts.statement.statements import CheckpointPredicate, Parent, digest_of
 from securetrain.artifacts.tree.layout import INDEX, STATEMENT, Kind, TreeInfo
 from securetrain.chain import documents, held, packed, packing, unpacking
 from securetrain.chain.container import Document, Pack, write_pack

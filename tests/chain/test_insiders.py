@@ -18,9 +18,16 @@ import msgspec
 import pytest
 
 from securetrain.artifacts import Expectation
-from securetrain.artifacts.lineage import LogProof, machine, quarantine, waivers
-from securetrain.artifacts.statement import CheckpointPredicate, Parent, members
-from securetrain.artifacts.statement.statements import digest_of, open_statement, sign
+from securetrain.artifacts.lineage import machine, quarantine, waivers
+from securetrain.artifacts.lineage.folder import LogProof
+from securetrain.artifacts.statement import members
+from securetrain.artifacts.statement.statements import (
+    CheckpointPredicate,
+    Parent,
+    digest_of,
+    open_statement,
+    sign,
+)
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.chain import judging, kept, packed, packing
 from securetrain.chain.container import Document, Pack

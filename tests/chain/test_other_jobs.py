@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from securetrain.artifacts.statement import Bound
+from securetrain.artifacts.statement.statements import Bound
 from securetrain.chain.judging import judge
 from securetrain.chain.keeper import Keeper
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier

@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from securetrain.artifacts.lineage import proof_name
-from securetrain.artifacts.statement import (
+from securetrain.artifacts.lineage.folder import proof_name
+from securetrain.artifacts.statement.checkpoint_predicate import RankFile
+from securetrain.artifacts.statement.dataset_predicate import DataFile, DatasetPredicate, Split
+from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
-    DatasetPredicate,
     DatasetRef,
     Parent,
     ParentRole,
+    digest_of,
     open_statement,
+    sign,
 )
-from securetrain.artifacts.statement.checkpoint_predicate import RankFile
-from securetrain.artifacts.statement.dataset_predicate import DataFile, Split
-from securetrain.artifacts.statement.statements import digest_of, sign
 from securetrain.artifacts.tree.layout import STATEMENT, Kind, TreeInfo
 from securetrain.chain import judging, kept
 from securetrain.chain.links import Subject, code_of, verified

@@ -15,8 +15,13 @@ import pytest
 from msgspec.structs import replace
 
 from securetrain.artifacts import Expectation
-from securetrain.artifacts.statement import Bound, CheckpointPredicate, Parent, PolicyRef
-from securetrain.artifacts.statement.statements import sign
+from securetrain.artifacts.statement.statements import (
+    Bound,
+    CheckpointPredicate,
+    Parent,
+    PolicyRef,
+    sign,
+)
 from securetrain.chain import judging, packing
 from securetrain.chain.container import Document, write_pack
 from securetrain.chain.links import code_of, verified

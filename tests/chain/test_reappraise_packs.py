@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from securetrain.artifacts.statement import CheckpointPredicate, PolicyRef
+from securetrain.artifacts.statement.statements import CheckpointPredicate, PolicyRef
 from securetrain.chain.verdict import Verdict
 from securetrain.cli.main import main
 from securetrain.core import CODES

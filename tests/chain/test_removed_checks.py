@@ -11,15 +11,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from securetrain.artifacts.statement import (
+from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     DatasetRef,
     GradientRecord,
     GradientVerdict,
     Parent,
     ParentRole,
+    digest_of,
+    sign,
 )
-from securetrain.artifacts.statement.statements import digest_of, sign
 from securetrain.chain import documents, judging, packing, steps
 from securetrain.chain.container import Document, Pack
 from securetrain.chain.coordinators import LONGEST, accept, endorse

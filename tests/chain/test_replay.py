@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 import securetrain
-from securetrain.artifacts.statement import Opened, Parent
+from securetrain.artifacts.statement.statements import Opened, Parent
 from securetrain.artifacts.tree.layout import Kind
 from securetrain.chain import documents
 from securetrain.chain.documents import Code, CodeFile, Distribution, Environment

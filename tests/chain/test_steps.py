@@ -11,16 +11,15 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from securetrain.artifacts.statement import (
+from securetrain.artifacts.statement.dataset_predicate import DatasetPredicate, Removed
+from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
-    DatasetPredicate,
     DatasetRef,
     GradientRecord,
     GradientVerdict,
     Opened,
     Parent,
 )
-from securetrain.artifacts.statement.dataset_predicate import Removed
 from securetrain.artifacts.tree.layout import Kind
 from securetrain.chain import documents, steps
 from securetrain.chain.records import (

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from msgspec import UNSET
 
-from securetrain.artifacts.statement import (
+from securetrain.artifacts.statement.statements import (
     Bound,
     CheckpointPredicate,
     GradientRecord,

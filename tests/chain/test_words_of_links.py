@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from securetrain.artifacts.statement import (
+from securetrain.artifacts.statement.statements import (
     Bound,
     CheckpointPredicate,
     DatasetRef,

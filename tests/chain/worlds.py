@@ -18,10 +18,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from securetrain.artifacts.dataset.sign import About, sign_in_place
-from securetrain.artifacts.statement import (
+from securetrain.artifacts.statement import context, members
+from securetrain.artifacts.statement.checkpoint_predicate import IndexFile, RankFile
+from securetrain.artifacts.statement.dataset_predicate import DataFile, DatasetPredicate, Split
+from securetrain.artifacts.statement.statements import (
     Bound,
     CheckpointPredicate,
-    DatasetPredicate,
     DatasetRef,
     GradientRecord,
     GradientVerdict,
@@ -29,13 +31,10 @@ from securetrain.artifacts.statement import (
     Opened,
     Parent,
     PolicyRef,
-    context,
-    members,
+    digest_of,
     open_statement,
+    sign,
 )
-from securetrain.artifacts.statement.checkpoint_predicate import IndexFile, RankFile
-from securetrain.artifacts.statement.dataset_predicate import DataFile, Split
-from securetrain.artifacts.statement.statements import digest_of, sign
 from securetrain.artifacts.tree import index as index_file
 from securetrain.artifacts.tree.layout import INDEX, STATEMENT, Kind, TreeInfo
 from securetrain.chain import documents, packing

@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 
-from securetrain.artifacts import RankSigner
+from securetrain.artifacts.statement.members import RankSigner
 from securetrain.core import canonical
 from securetrain.guard import GradientGuard, hooks, rereduction, watch
 from securetrain.guard import flat as flat_hooks

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from securetrain.artifacts import check_words
+from securetrain.artifacts.statement.rules import check_words
 from securetrain.core.errors import GuardError, UsageError
 from securetrain.guard.dispute import OpenTable
 from securetrain.guard.exclusion import Ground

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from securetrain.artifacts import Dataset
-from securetrain.artifacts.dataset import About, sign_in_place
+from securetrain.artifacts.dataset.sign import About, sign_in_place
 from securetrain.artifacts.statement.statements import Opened, open_statement
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.core.hashtree import TreeParams

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from securetrain.artifacts import verify_folder
+from securetrain.artifacts.saved.folder import verify_folder
 from securetrain.artifacts.statement import saved_files
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
 from securetrain.identity.keys import PrivateKey

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from securetrain.artifacts import verify_folder
+from securetrain.artifacts.saved.folder import verify_folder
 from securetrain.identity.trust import TrustRoot
 from securetrain.integrations import TESTED
 from tests.vocabulary import needs

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from securetrain.artifacts import verify_folder
+from securetrain.artifacts.saved.folder import verify_folder
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.identity.signing import Welcome
 from securetrain.identity.trust import TrustRoot

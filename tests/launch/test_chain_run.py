@@ -10,8 +10,7 @@ import msgspec
 import pytest
 
 from securetrain.artifacts.lineage import head
-from securetrain.artifacts.statement import DatasetRef, NodeRef
-from securetrain.artifacts.statement.statements import open_statement, sign
+from securetrain.artifacts.statement.statements import DatasetRef, NodeRef, open_statement, sign
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.chain import documents, verifying
 from securetrain.chain.judging import Judgement
@@ -44,16 +43,16 @@ for step in (4, 8):
         run_id=run.run_id, step=step, seq=step, created=datetime.now(UTC), parents=parents
     )
     saved = artifacts.save({"model": model.state_dict()}, out / f"step-{step:08d}", context=context)
-    from securetrain.artifacts.statement import Parent
+    from securetrain.artifacts.statement.statements import Parent
     parents = (Parent(digest=saved.digest),)
 # A worker that lies: other nodes, another tier, nothing bound. The launcher signs none of them.
 if dist.get_rank() == 0:
     import msgspec
     from securetrain.artifacts.statement.statements import sign
-    from securetrain.artifacts.statement import Bound
+    from securetrain.artifacts.statement.statements import Bound
     from securetrain.core.errors import RuntimeRefusal
     from securetrain.artifacts import Kind
-    from securetrain.artifacts.statement import open_statement
+    from securetrain.artifacts.statement.statements import open_statement
     from securetrain.identity.trust import TrustRoot
     root = TrustRoot.load(Path(os.environ["SECURETRAIN_RUN_DIR"]) / "trust.json", datetime.now(UTC))
     data = (out / "step-00000008" / "statement.json").read_bytes()

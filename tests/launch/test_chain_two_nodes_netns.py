@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from securetrain.artifacts.lineage import proof_name
+from securetrain.artifacts.lineage.folder import proof_name
 from securetrain.artifacts.statement.statements import open_statement, sign
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.chain import judging

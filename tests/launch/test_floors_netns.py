@@ -46,7 +46,7 @@ from pathlib import Path
 import torch
 from torch.distributed.checkpoint.state_dict_loader import load as stock_load
 import securetrain.artifacts as artifacts
-from securetrain.artifacts import Floors, Freshness
+from securetrain.artifacts.lineage.judging import Floors, Freshness
 from securetrain.core.errors import IntegrityError
 from securetrain.core.nodestate import NodeState
 from securetrain.core.rundir import RunDir

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from securetrain.artifacts import SaveSigner, verify_folder
-from securetrain.artifacts.saved.signer import Author
-from securetrain.artifacts.statement import PolicyRef
+from securetrain.artifacts.saved.folder import verify_folder
+from securetrain.artifacts.saved.signer import Author, SaveSigner
+from securetrain.artifacts.statement.statements import PolicyRef
 from securetrain.core.errors import IntegrityError, RuntimeRefusal
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root

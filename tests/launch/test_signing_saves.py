@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from securetrain.artifacts.statement import PolicyRef, saved_files
+from securetrain.artifacts.statement import saved_files
 from securetrain.artifacts.statement.saved_files import SavedFile, sign_saved
+from securetrain.artifacts.statement.statements import PolicyRef
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.launch.signing.rules import Judge
 from tests.launch.test_signing_rules import NOW, Bench, worker

@@ -14,8 +14,9 @@ import torch
 from torch.distributed.checkpoint import filesystem
 from torch.distributed.checkpoint.utils import _create_file_view as _view
 
-from securetrain.artifacts.statement import PolicyRef, saved_files
+from securetrain.artifacts.statement import saved_files
 from securetrain.artifacts.statement.saved_files import SavedFile, sidecar, sign_saved
+from securetrain.artifacts.statement.statements import PolicyRef
 from securetrain.core.errors import IntegrityError
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, sign_root

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from securetrain.artifacts.dataset import sign_documents
+from securetrain.artifacts.dataset.write import sign_documents
 from securetrain.artifacts.statement.members import rank_message
 from securetrain.artifacts.statement.statements import TreeInfo
 from securetrain.core.hashtree import TreeParams

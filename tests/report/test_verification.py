@@ -16,20 +16,20 @@ from typing import Any
 import pytest
 
 from securetrain.artifacts import Kind
-from securetrain.artifacts.statement import (
-    DatasetRef,
-    GradientRecord,
-    GradientVerdict,
-    NodeRef,
-    Parent,
-    PolicyRef,
-)
 from securetrain.artifacts.statement.saved_files import (
     Form,
     SavedFile,
     SavedFiles,
     sidecar,
     sign_saved,
+)
+from securetrain.artifacts.statement.statements import (
+    DatasetRef,
+    GradientRecord,
+    GradientVerdict,
+    NodeRef,
+    Parent,
+    PolicyRef,
 )
 from securetrain.chain import Options, Verdict, verify
 from securetrain.chain.verdict import LineState

@@ -20,7 +20,8 @@ import torch
 import securetrain.train.trainer as loop
 from securetrain.artifacts import Dataset, Kind, tensor_sizes
 from securetrain.artifacts.lineage import folder as run_folder
-from securetrain.artifacts.statement import open_statement, read_statement
+from securetrain.artifacts.statement.reading import read_statement
+from securetrain.artifacts.statement.statements import open_statement
 from securetrain.chain import documents
 from securetrain.chain.records import Comparison, StepRecord, StepVerdict, number
 from securetrain.chain.replay import outcome

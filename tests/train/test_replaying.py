@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securetrain.artifacts.statement import Opened
+from securetrain.artifacts.statement.statements import Opened
 from securetrain.artifacts.tree.layout import Kind
 from securetrain.chain import Form, Pack, Verdict, documents, records
 from securetrain.chain.documents import Environment

@@ -184,7 +184,8 @@ class Tree:
         module = self.faces[face][name]
         while name in self.faces.get(module, ()):
             module = self.faces[module][name]
-        return module
+        inner = f"{module}.{name}"  # a module of a package that has no face
+        return inner if inner in self.modules else module
 
     def _graph(self) -> grimp.ImportGraph:
         sys.path.insert(0, str(self.root))

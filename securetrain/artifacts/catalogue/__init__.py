@@ -7,9 +7,9 @@ Create a catalogue; its first root is what everyone else starts from:
 >>> import json, tempfile
 >>> from datetime import UTC, datetime
 >>> from pathlib import Path
->>> from securetrain.artifacts.catalogue import create
+>>> from securetrain.artifacts.catalogue import editor
 >>> from securetrain.identity.keys import PrivateKey
->>> root = create(
+>>> root = editor.create(
 ...     Path(tempfile.mkdtemp(), "models"),
 ...     roots=[key := PrivateKey.generate()],
 ...     signers=[key.public],

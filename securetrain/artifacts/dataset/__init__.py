@@ -8,14 +8,14 @@ Read a signed dataset; each byte is verified before it is handed out:
 >>> from datetime import UTC, datetime
 >>> from pathlib import Path
 >>> from securetrain.artifacts import Dataset
->>> from securetrain.artifacts.dataset import About, sign_in_place
+>>> from securetrain.artifacts.dataset import sign
 >>> from securetrain.testing.runs import make_run
 >>> now = datetime(2026, 11, 20, 12, tzinfo=UTC)
 >>> folder = Path(tempfile.mkdtemp())
 >>> run = make_run(folder / "run")
 >>> _ = (folder / "data").mkdir(), (folder / "data/train.bin").write_bytes(b"some rows")
->>> about = About(name="rows")
->>> _ = sign_in_place(folder / "data", about, key=run.keys["dataset"], now=now)
+>>> about = sign.About(name="rows")
+>>> _ = sign.sign_in_place(folder / "data", about, key=run.keys["dataset"], now=now)
 >>> dataset = Dataset.open(folder / "data", trust=run.trust, policy=None, now=now)
 >>> dataset.read("train.bin", 5, 4)
 b'rows'

@@ -4,8 +4,8 @@
 
 Say what a Model Signing bundle covers:
 
->>> from securetrain.artifacts.model import Scope
->>> Scope(allow_symlinks=True).ignore_git
+>>> from securetrain.artifacts.model import oms
+>>> oms.Scope(allow_symlinks=True).ignore_git
 True
 """
 

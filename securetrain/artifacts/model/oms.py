@@ -162,29 +162,6 @@ def sign_model(
     return manifest.read(payload, str(bundle))
 
 
-def verify_model(
-    path: Path,
-    bundle: Path,
-    trust: ModelTrust,
-    now: datetime,
-    *,
-    scope: Scope | None = None,
-    expect: Expectation | None = None,
-    progress: Progress | None = None,
-) -> Report:
-    """Verify a model against its bundle.
-
-    Raises:
-        UsageError: ST-USAG-002 when there is no such model; ST-USAG-001 for a path to leave out
-            that is not below it, and when something is expected that no bundle has.
-    """
-    found = Report.of(path)
-    check_model(
-        found, path, bundle, trust, now, scope=scope or Scope(), expect=expect, progress=progress
-    )
-    return found
-
-
 def check_model(
     found: Report,
     path: Path,
@@ -196,7 +173,12 @@ def check_model(
     expect: Expectation | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Ask a model and its bundle everything; `found` takes the answers (see `verify_model`)."""
+    """Ask a model and its bundle everything; `found` takes the answers.
+
+    Raises:
+        UsageError: ST-USAG-002 when there is no such model; ST-USAG-001 for a path to leave out
+            that is not below it, and when something is expected that no bundle has.
+    """
     if not path.exists():
         raise UsageError("ST-USAG-002", "there is no such directory or file", str(path))
     more = list(names_to_ignore(path, scope.ignore_paths))

@@ -4,3 +4,10 @@
 
 It starts without torch, and is the same for every framework.
 """
+
+from typing import TYPE_CHECKING
+
+import lazy_loader
+
+if not TYPE_CHECKING:  # a checker of types finds the modules by itself
+    __getattr__, *_ = lazy_loader.attach(__name__, ["folder", "judging", "signer"])

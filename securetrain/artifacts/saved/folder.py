@@ -44,7 +44,7 @@ from securetrain.artifacts.given import (
 )
 from securetrain.artifacts.kinds import check_whole
 from securetrain.artifacts.report import Report
-from securetrain.artifacts.saved.judging import verify_saved
+from securetrain.artifacts.saved.judging import check_saved
 from securetrain.artifacts.saved.signer import Author, Print, SaveSigner, look, worker_signer
 from securetrain.artifacts.statement.checkpoint_predicate import PolicyRef
 from securetrain.artifacts.statement.expectation import Expectation
@@ -178,7 +178,8 @@ def verify_folder(
     roots = _run_roots(at) if trust is None else trust
     if isinstance(roots, Path | str):
         roots = open_trust(roots, at)
-    found = verify_saved(Path(path), trust=roots, policy=demands(policy), now=at, expect=expect)
+    found = Report.of(Path(path))
+    check_saved(found, Path(path), trust=roots, policy=demands(policy), now=at, expect=expect)
     if found.problems:
         raise most_telling(found.problems).error(str(path))
     if not found.ok:

@@ -114,31 +114,6 @@ def _in_folder(path: Path, trust: Sequence[TrustRoot], *, is_own_there: bool) ->
     return None
 
 
-def verify_saved(
-    path: Path,
-    *,
-    trust: TrustRoot | Sequence[TrustRoot],
-    policy: Policy | None,
-    now: datetime,
-    expect: Expectation | None = None,
-) -> Report:
-    """Verify a file, or everything in a directory.
-
-    Args:
-        path: The file or directory.
-        trust: The root whose checkpoint keys may have signed, or several, of which one is enough.
-        policy: Its demands on a checkpoint are asked, too.
-        now: The time.
-        expect: More that is expected.
-
-    Raises:
-        UsageError: ST-USAG-002 when there is no such file, or it cannot be read.
-    """
-    found = Report.of(path)
-    check_saved(found, path, trust=trust, policy=policy, now=now, expect=expect)
-    return found
-
-
 def check_saved(
     found: Report,
     path: Path,
@@ -148,7 +123,19 @@ def check_saved(
     now: datetime,
     expect: Expectation | None = None,
 ) -> None:
-    """Ask files that a script saved everything; `found` takes the answers (see `verify_saved`)."""
+    """Ask a file, or everything in a directory, that a script saved; `found` takes the answers.
+
+    Args:
+        found: Of the file or directory.
+        path: Where it lies.
+        trust: The root whose checkpoint keys may have signed, or several, of which one is enough.
+        policy: Its demands on a checkpoint are asked, too.
+        now: The time.
+        expect: More that is expected.
+
+    Raises:
+        UsageError: ST-USAG-002 when there is no such file, or it cannot be read.
+    """
     real = path.resolve()
     reader = _Reader(real, [trust] if isinstance(trust, TrustRoot) else trust, found)
     try:

@@ -26,7 +26,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from securetrain.artifacts.statement import CheckpointPredicate, DatasetPredicate, Opened
+from securetrain.artifacts.statement.statements import CheckpointPredicate, DatasetPredicate, Opened
 from securetrain.chain import documents
 from securetrain.chain.container import Pack
 from securetrain.chain.links import LinkVerdict

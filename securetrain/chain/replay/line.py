@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from securetrain.artifacts import STATEMENT
-from securetrain.artifacts.statement import Opened, ParentRole
+from securetrain.artifacts.statement.statements import Opened, ParentRole
 from securetrain.chain import documents
 from securetrain.chain.documents import Code, Environment
 from securetrain.chain.judging import judge

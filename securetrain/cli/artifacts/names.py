@@ -32,7 +32,7 @@ class NameOptions:
         self, path: Path | str, expect: "Expectation | None"
     ) -> "tuple[Path | str, Expectation | None]":
         """Ask a catalogue when `path` is ``NAME@WHERE``, and there is a root to ask it by."""
-        from securetrain.artifacts import local_path
+        from securetrain.artifacts import storage
         from securetrain.chain import form_of, refuse
         from securetrain.core.errors import UsageError
 
@@ -52,7 +52,7 @@ class NameOptions:
                     "ST-USAG-001", "nothing says which", str(path), "give --catalogue FOLDER"
                 )
             where = self.catalogue
-        place = local_path(where) or where
+        place = storage.local_path(where) or where
         refuse(form_of(place), {"offline"} if self.offline else (), place)
         found = open_catalogue(place, self.catalogue_root).resolve(name, expect)
         return found.path, found.expect

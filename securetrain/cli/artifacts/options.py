@@ -15,10 +15,11 @@ from securetrain.cli.options import BUNDLE, KEY, OUT, PER_NODE, TRUST
 from securetrain.cli.passphrase import asker
 
 if TYPE_CHECKING:
-    from securetrain.artifacts.dataset import About
-    from securetrain.artifacts.model import Form, ModelRoots, Scope
-    from securetrain.artifacts.statement import Opened
-    from securetrain.artifacts.statement import dataset_predicate as data
+    from securetrain.artifacts import dataset_predicate as data
+    from securetrain.artifacts.dataset import sign
+    from securetrain.artifacts.model import oms
+    from securetrain.artifacts.model import signers as model_signers
+    from securetrain.artifacts.statement.statements import Opened
     from securetrain.chain import Signing, records
     from securetrain.identity.keys import Signer
     from securetrain.train.replaying import Draw
@@ -44,11 +45,11 @@ class ScopeOptions:
         """Tell whether any was given."""
         return bool(self.ignore_paths) or self.allow_symlinks or not self.ignore_git_paths
 
-    def scope(self, *, ignore_unsigned: bool = False) -> "Scope":
+    def scope(self, *, ignore_unsigned: bool = False) -> "oms.Scope":
         """As the library calls it."""
-        from securetrain.artifacts.model import Scope
+        from securetrain.artifacts.model import oms
 
-        return Scope(
+        return oms.Scope(
             ignore_paths=self.ignore_paths,
             ignore_git=self.ignore_git_paths,
             allow_symlinks=self.allow_symlinks,
@@ -89,11 +90,13 @@ class FormOptions:
         files = (self.certificate, self.chain, self.bundle, self.shard_size, self.spec_name)
         return any(files) or self.hash_name != "sha256"
 
-    def form(self) -> "Form":
+    def form(self) -> "oms.Form":
         """As the library calls it."""
-        from securetrain.artifacts.model import Form
+        from securetrain.artifacts.model import oms
 
-        return Form(algorithm=self.hash_name, shard_size=self.shard_size, spec_name=self.spec_name)
+        return oms.Form(
+            algorithm=self.hash_name, shard_size=self.shard_size, spec_name=self.spec_name
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,11 +136,11 @@ class BundleOptions:
         scope = self.scope.scope(ignore_unsigned=self.ignore_unsigned)
         return Signing(bundle=self.bundle, roots=self.trusted(), scope=scope)
 
-    def trusted(self) -> "ModelRoots":
+    def trusted(self) -> "model_signers.ModelRoots":
         """As the library calls it."""
-        from securetrain.artifacts.model import ModelRoots
+        from securetrain.artifacts.model import signers as model_signers
 
-        return ModelRoots(
+        return model_signers.ModelRoots(
             public_key=self.public_key,
             ca=self.roots,
             identity=self.identity,
@@ -182,11 +185,11 @@ class DatasetOptions:
     remove: Annotated[tuple[str, ...], Option("--remove", metavar="FILE:OFFSET:LENGTH[:REASON]")]
     """--append: bytes that must not be read any more."""
 
-    def about(self, path: Path, previous: "Opened | None") -> "About":
+    def about(self, path: Path, previous: "Opened | None") -> "sign.About":
         """As the library calls it; a new version bears the name of the one before."""
-        from securetrain.artifacts.dataset import About
-        from securetrain.artifacts.statement import DatasetPredicate
-        from securetrain.artifacts.statement import dataset_predicate as data
+        from securetrain.artifacts import dataset_predicate as data
+        from securetrain.artifacts.dataset import sign
+        from securetrain.artifacts.statement.statements import DatasetPredicate
         from securetrain.core.files import read_file
 
         said = previous.predicate if previous is not None else None
@@ -194,7 +197,7 @@ class DatasetOptions:
         digest = ""
         if self.croissant is not None:
             digest = hashlib.sha256(read_file(self.croissant, REPORT_LIMIT)).hexdigest()
-        return About(
+        return sign.About(
             name=said.name if isinstance(said, DatasetPredicate) else own,
             format=None if self.data_format is None else data.DataFormat(self.data_format),
             licenses=self.licenses,
@@ -208,8 +211,8 @@ class DatasetOptions:
 
     def previous(self, path: Path) -> "Opened | None":
         """The version before, verified; None of the first."""
-        from securetrain.artifacts import Kind
-        from securetrain.artifacts.statement import open_statement, read_statement
+        from securetrain.artifacts import Kind, read_statement
+        from securetrain.artifacts.statement.statements import open_statement
         from securetrain.identity.trust import TrustRoot
 
         if not self.append:
@@ -228,7 +231,7 @@ def _refuse(what: str, where: str, fix: str) -> NoReturn:
 
 
 def _scan(text: str) -> "data.Scan":
-    from securetrain.artifacts.statement import dataset_predicate as data
+    from securetrain.artifacts import dataset_predicate as data
     from securetrain.core.files import read_file
 
     parts = text.split(":", 3)
@@ -248,7 +251,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _removed(text: str) -> "data.Removed":
-    from securetrain.artifacts.statement import dataset_predicate as data
+    from securetrain.artifacts import dataset_predicate as data
 
     try:
         file, offset, length, *reason = text.split(":", 3)

@@ -93,13 +93,13 @@ def command(
 
 
 def _dataset(path: Path, key: "Signer", given: DatasetOptions) -> Document:
-    from securetrain.artifacts.dataset import sign_in_place
+    from securetrain.artifacts.dataset import sign
     from securetrain.report import signatures
 
     previous = given.previous(path)
     about = given.about(path, previous)
     with progress_bar("signing") as progress:
-        signed = sign_in_place(
+        signed = sign.sign_in_place(
             path, about, key=key, now=now(), previous=previous, progress=progress
         )
     return signatures.dataset(signed.predicate, signed.digest, path)
@@ -107,34 +107,32 @@ def _dataset(path: Path, key: "Signer", given: DatasetOptions) -> Document:
 
 def _safetensors(path: Path, key: "Signer", name: str) -> Document:
     from securetrain.artifacts import SaveContext, sign_safetensors
-    from securetrain.artifacts.statement import digest_of
+    from securetrain.artifacts.statement.statements import digest_of
     from securetrain.report import signatures
 
-    context = SaveContext(
-        run_id=name, name=name or path.resolve().name, step=0, created=now(),
-        save_id=secrets.token_hex(16),
-    )  # fmt: skip
-    return signatures.signed_as(path, digest_of(sign_safetensors(path, key=key, context=context)))
+    named, save_id = name or path.resolve().name, secrets.token_hex(16)
+    about = SaveContext(run_id=name, name=named, step=0, created=now(), save_id=save_id)
+    return signatures.signed_as(path, digest_of(sign_safetensors(path, key=key, context=about)))
 
 
 def _saved(path: Path, key: "Signer", name: str) -> Document:
-    from securetrain.artifacts import sign_folder
+    from securetrain.artifacts import folder
     from securetrain.report import signatures
 
-    said = sign_folder(path, key=key, run=name or path.resolve().name, way="sign", now=now())
+    said = folder.sign_folder(path, key=key, run=name or path.resolve().name, way="sign", now=now())
     return signatures.signed_as(path, f"{len(said.files)} files")
 
 
 def _model(
     path: Path, target: Path, key: KeyOrIdentity, form: FormOptions, scope: ScopeOptions
 ) -> Document:
-    from securetrain.artifacts.model import read_signer, sign_model
+    from securetrain.artifacts.model import oms, signers
     from securetrain.report import signatures
 
-    signer = read_signer(key.name, form.certificate, form.chain, key.ask)
+    signer = signers.read_signer(key.name, form.certificate, form.chain, key.ask)
     notes: list[str] = []
     with progress_bar("signing") as progress:
-        predicate = sign_model(
+        predicate = oms.sign_model(
             path, target, signer, scope=scope.scope(), form=form.form(), notes=notes,
             progress=progress,
         )  # fmt: skip

@@ -24,11 +24,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from securetrain.artifacts import STATEMENT, Kind, LocalStorage
+from securetrain.artifacts import STATEMENT, Kind, storage
 from securetrain.artifacts.lineage import (
     LogProof,
     head,
-    log_policy,
     machine,
     proof_name,
 )
@@ -84,7 +83,7 @@ class CheckpointLog:
             UsageError: ST-USAG-002 when something cannot be written.
         """
         trust = TrustRoot.load(self.run.trust, self.clock())
-        log = Log(self.folder, log_policy(trust, self.asked))
+        log = Log(self.folder, run_folder.log_policy(trust, self.asked))
         self._watch(log)  # nobody builds on a log that is not what it was
         waiting = list(self._waiting(trust))
         if self.key is not None and waiting:
@@ -186,8 +185,8 @@ class CheckpointLog:
 
     def _note(self, found: run_folder.Found, index: int, trust: TrustRoot) -> None:
         """The head says where its own checkpoint is logged."""
-        key = PrivateKey.load(self.run.key("checkpoint"))
-        head.note_logged(LocalStorage(self.run.checkpoints), found.digest, index, key, trust)
+        key, place = PrivateKey.load(self.run.key("checkpoint")), self.run.checkpoints
+        head.note_logged(storage.LocalStorage(place), found.digest, index, key, trust)
 
 
 def _mark(path: Path) -> _Mark | None:

@@ -24,9 +24,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from securetrain.artifacts import Floors, LocalStorage
+from securetrain.artifacts import storage
 from securetrain.artifacts.lineage import head as heads
-from securetrain.artifacts.lineage import machine
+from securetrain.artifacts.lineage import judging, machine
 from securetrain.core import STATE_VARIABLE, RunDir
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
 from securetrain.identity.trust import TrustRole, TrustRoot
@@ -40,7 +40,7 @@ class HeadTracker:
 
     run: RunDir
     run_id: str
-    floors: Floors
+    floors: judging.Floors
     ledger: Ledger
     clock: Callable[[], datetime]
     _looked: bytes = b""
@@ -66,7 +66,7 @@ class HeadTracker:
             IdentityError: ST-IDEN-008.
         """
         try:
-            data = heads.read_bytes(LocalStorage(self.run.checkpoints))
+            data = heads.read_bytes(storage.LocalStorage(self.run.checkpoints))
             if data is None or data == self._looked:
                 return
             self._looked = data

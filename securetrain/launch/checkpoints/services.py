@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from securetrain.artifacts import Floors
-from securetrain.artifacts.lineage import log_policy
+from securetrain.artifacts.lineage import folder as run_folder
+from securetrain.artifacts.lineage import judging
 from securetrain.core import STATE_VARIABLE, NodeState, default_state
 from securetrain.core.errors import UsageError
 from securetrain.identity import open_signer
@@ -77,7 +77,7 @@ def start_services(
         IdentityError: ST-IDEN-001, 010 or 019 when a key cannot be used; ST-IDEN-040 or 044 when
             the trust root's log is not the policy's.
     """
-    floors = Floors(state.floors(setup.job))
+    floors = judging.Floors(state.floors(setup.job))
     floors.adopt()
     head_tracker = HeadTracker(
         run=setup.run,
@@ -113,7 +113,7 @@ def _start_checkpoint_log(  # noqa: PLR0917 - what it is made of
 ) -> CheckpointLog:
     folder, key = _where(setup, options, asked)
     trust = TrustRoot.load(setup.run.trust, clock())
-    policy = log_policy(trust, asked)
+    policy = run_folder.log_policy(trust, asked)
     witness = machine_witness(
         f"{setup.policy.policy.identity.trust_domain}/{node_name()}",
         witness_key(state.witness_key),

@@ -29,7 +29,7 @@ from securetrain.launch.seams.frameworks import LOADS, FolderLoad, Given
 from securetrain.launch.seams.import_hooks import Patch
 
 if TYPE_CHECKING:
-    from securetrain.artifacts import JudgedFolders
+    from securetrain.artifacts import folder as saves
     from securetrain.launch.seams.verified_loads import VerifiedLoads
 
 _POINTER_LIMIT: Final = 4096
@@ -42,7 +42,7 @@ class FolderLoads:
 
     files: "VerifiedLoads"
     """Opens verified copies of single files."""
-    _judged: "JudgedFolders | None" = None
+    _judged: "saves.JudgedFolders | None" = None
     _opens: Callable[..., Any] | None = field(default=None, repr=False)
 
     def patches(self) -> dict[str, Patch]:
@@ -68,9 +68,9 @@ class FolderLoads:
             UsageError: ST-USAG-002, it cannot be read.
         """
         if self._judged is None:
-            from securetrain.artifacts import JudgedFolders  # noqa: PLC0415 - needs cryptography
+            from securetrain.artifacts import folder as saves  # noqa: PLC0415 - needs cryptography
 
-            self._judged = JudgedFolders(trust=self.files.trust, clock=self.files.clock)
+            self._judged = saves.JudgedFolders(trust=self.files.trust, clock=self.files.clock)
         try:
             self._judged.judge(Path(folder))
         except IntegrityError as error:

@@ -30,7 +30,7 @@ from securetrain.launch.seams import patches
 from securetrain.launch.seams.frameworks import FolderSave, Given
 
 if TYPE_CHECKING:
-    from securetrain.artifacts import SaveSigner
+    from securetrain.artifacts import signer
 
 PATIENCE: Final = timedelta(minutes=30)
 """As torch's own groups wait by default."""
@@ -141,7 +141,7 @@ class FolderCalls:
     barrier: Barrier = field(default_factory=Barrier)
 
     def sign(
-        self, signing: "SaveSigner", row: FolderSave, save: Callable[[], Any], given: Given
+        self, signing: "signer.SaveSigner", row: FolderSave, save: Callable[[], Any], given: Given
     ) -> Any:
         """Save, and have the directory signed.
 
@@ -169,7 +169,7 @@ class FolderCalls:
         return result
 
     def _begin(
-        self, signing: "SaveSigner", row: FolderSave, given: Given
+        self, signing: "signer.SaveSigner", row: FolderSave, given: Given
     ) -> Callable[[], None] | None:
         """Begin on the process that leads; what is returned ends it."""
         if not row.leads(given):
@@ -199,7 +199,7 @@ def writing(folder: str, *, signs: bool, is_signed: bool) -> Iterator[None]:
 
 def _beside(folder: str) -> dict[str, tuple[int, int, int]]:
     """The regular files of a directory, and how they are."""
-    from securetrain.artifacts.statement import saved_files  # noqa: PLC0415 - needs cryptography
+    from securetrain.artifacts import saved_files  # noqa: PLC0415 - needs cryptography
 
     found: dict[str, tuple[int, int, int]] = {}
     if folder and Path(folder).is_dir():
@@ -210,8 +210,8 @@ def _beside(folder: str) -> dict[str, tuple[int, int, int]]:
     return found
 
 
-def _sign_file(signing: "SaveSigner", way: str, path: Path, step: int | None) -> None:
-    from securetrain.artifacts.statement import saved_files  # noqa: PLC0415 - needs cryptography
+def _sign_file(signing: "signer.SaveSigner", way: str, path: Path, step: int | None) -> None:
+    from securetrain.artifacts import saved_files  # noqa: PLC0415 - needs cryptography
 
     saved = {} if step is None else {"step": step}
     signing.finish(signing.begin(way, saved_files.Form.FILE, str(path), saved))

@@ -50,7 +50,7 @@ from securetrain.launch.seams.import_hooks import Patch
 from securetrain.launch.seams.signed_calls import signed_call
 
 if TYPE_CHECKING:
-    from securetrain.artifacts import SaveSigner
+    from securetrain.artifacts import signer
 
 _DCP: Final = "torch.distributed.checkpoint"
 _PARTS: Final = frozenset(
@@ -87,7 +87,7 @@ class SaveWatch:
     """Write an event, made from `ledger.events`."""
     changed: Callable[[], None]
     """The report has something new."""
-    signing: "SaveSigner | None" = None
+    signing: "signer.SaveSigner | None" = None
     """Has saves signed; None where the policy does not ask for it."""
     lacking: tuple[str, ...] = ()
     """The demands of the policy that signed files leave unenforced as well."""

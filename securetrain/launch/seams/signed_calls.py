@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from securetrain.core.errors import IntegrityError
 
 if TYPE_CHECKING:
-    from securetrain.artifacts import SaveSigner
+    from securetrain.artifacts import signer
 
 _METADATA: Final = ".metadata"
 _TOGETHER: Final = frozenset({"dcp.save", "dcp.async_save"})
@@ -27,7 +27,7 @@ class Kept:
 
 
 def signed_call(
-    signing: "SaveSigner",
+    signing: "signer.SaveSigner",
     way: str,
     save: Callable[..., Any],
     place: str,
@@ -40,7 +40,7 @@ def signed_call(
         IntegrityError: ST-CKPT-200, what was saved is no regular file, or not the one that was
             named.
     """
-    from securetrain.artifacts.statement import saved_files  # noqa: PLC0415 - needs cryptography
+    from securetrain.artifacts import saved_files  # noqa: PLC0415 - needs cryptography
 
     args, kwargs = given
     if "://" in place or not Path(place).is_absolute() or way == _OLD:

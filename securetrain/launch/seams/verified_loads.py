@@ -96,13 +96,13 @@ class VerifiedLoads:
             yield copy
 
     def _copy(self, given: Any) -> BinaryIO:
-        from securetrain.artifacts import covering  # noqa: PLC0415 - needs cryptography
+        from securetrain.artifacts import judging  # noqa: PLC0415 - needs cryptography
         from securetrain.identity.trust import TrustRoot  # noqa: PLC0415
 
         path = _path_of(given)
         with open(open_regular(path), "rb", buffering=0) as source:  # noqa: PTH123 - a descriptor
             now = self.clock()
-            covered = covering(path, [TrustRoot.load(place, now) for place in self.trust])
+            covered = judging.covering(path, [TrustRoot.load(place, now) for place in self.trust])
             size = os.fstat(source.fileno()).st_size
             if size != covered.file.size:
                 covered.check(size, "", str(path))

@@ -27,16 +27,15 @@ from typing import Final
 
 import msgspec
 
-from securetrain.artifacts import Kind
+from securetrain.artifacts import Kind, read_statement
 from securetrain.artifacts.lineage import folder as run_folder
-from securetrain.artifacts.statement import (
+from securetrain.artifacts.statement.statements import (
     Bound,
     CheckpointPredicate,
     NodeRef,
     PolicyRef,
     claimed_kind,
     open_statement,
-    read_statement,
 )
 from securetrain.chain import Keeper
 from securetrain.chain.documents import (

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from securetrain.artifacts.statement import checkpoint_predicate, members
+from securetrain.artifacts import checkpoint_predicate, members
 from securetrain.core.errors import RuntimeRefusal
 
 OTHER_TIME: Final = "ST-RUNT-033"

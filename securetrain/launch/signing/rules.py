@@ -34,14 +34,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, TypeVar
 
+from securetrain.artifacts import members, saved_files
 from securetrain.artifacts.lineage import head, machine
-from securetrain.artifacts.statement import (
+from securetrain.artifacts.statement.statements import (
     Bound,
     CheckpointPredicate,
     digest_of,
-    members,
     read_message,
-    saved_files,
 )
 from securetrain.core import canonical
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError, reason

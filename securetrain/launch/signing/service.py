@@ -29,8 +29,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from securetrain.artifacts import RankSigner
-from securetrain.artifacts.statement import saved_files
+from securetrain.artifacts import members, saved_files
 from securetrain.core import RunDir, canonical
 from securetrain.core.errors import IntegrityError, RuntimeRefusal, SecureTrainError, os_error
 from securetrain.core.files import make_private_dir
@@ -96,7 +95,7 @@ class Keys:
     """The keys that the service signs with."""
 
     checkpoint: Signer
-    rank: RankSigner | None
+    rank: members.RankSigner | None
     """None where nobody certifies a key for this node's ranks."""
     ledgers: Mapping[WriterRole, Signer]
     """By the workers' two roles."""
@@ -519,7 +518,7 @@ def start_signing(
     ledger: Ledger,
     clock: Callable[[], datetime],
     coordinator: Coordinator | None,
-    rank: RankSigner | None,
+    rank: members.RankSigner | None,
     *,
     binder: Binder | None = None,
 ) -> SigningService:

@@ -62,7 +62,7 @@ from securetrain.policy.load import load_resolved
 from securetrain.policy.schema import GuardMode, Policy, UnpickleMode
 
 if TYPE_CHECKING:
-    from securetrain.artifacts import SaveSigner
+    from securetrain.artifacts import signer as own
 
 
 @dataclass(slots=True, kw_only=True)
@@ -178,13 +178,13 @@ class Shim:
         patches = self._patches()
         PostImportFinder({name: self._recorded(name, patches[name]) for name in patches}).install()
 
-    def _save_signer(self) -> "SaveSigner":
+    def _save_signer(self) -> "own.SaveSigner":
         """The part that has the script's saves signed."""
         # Signing needs cryptography, which other workers need not import.
-        from securetrain.artifacts import SaveSigner, worker_signer  # noqa: PLC0415
+        from securetrain.artifacts import signer as own  # noqa: PLC0415
 
         # The process's own, so that what its script has signed by hand is counted, too.
-        return worker_signer() or SaveSigner.of_worker(self.signer, self.run, self.policy)
+        return own.worker_signer() or own.SaveSigner.of_worker(self.signer, self.run, self.policy)
 
     def _verified_loads(self) -> VerifiedLoads:
         """The part that verifies the script's loads."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from securetrain.artifacts.lineage import waivers
-from securetrain.artifacts.statement import DatasetPredicate
+from securetrain.artifacts.statement.statements import DatasetPredicate
 from securetrain.chain import records
 from securetrain.core import CODES, ExitCode
 from securetrain.report.document import (

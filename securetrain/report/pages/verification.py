@@ -9,10 +9,9 @@ from typing import Any, Final
 
 import msgspec
 
-from securetrain.artifacts import NOTHING as NO_OBJECTS
-from securetrain.artifacts import CheckedWords, Finding, Problem, ScanResult
-from securetrain.artifacts.lineage import Link
-from securetrain.artifacts.statement import CheckpointPredicate, Opened
+from securetrain.artifacts import Problem, findings, rules
+from securetrain.artifacts.lineage import walk
+from securetrain.artifacts.statement.statements import CheckpointPredicate, Opened
 from securetrain.chain import Form, Judged, LineState, Verdict
 from securetrain.core.vocabulary import ChainLink, LinkState, State
 from securetrain.policy.load import LoadedPolicy
@@ -40,7 +39,7 @@ SHOWN_DEPTH: Final = 64
 """Levels of a chain that are shown as a tree."""
 
 
-def scan(result: ScanResult, *, opcodes: bool) -> Document:
+def scan(result: findings.ScanResult, *, opcodes: bool) -> Document:
     """The findings of ``scan``; with `opcodes`, also all that every pickle does."""
     pickles = [one for one in result.judged if one.format == "pickle"]
     judged = f"{len(result.judged)} files and members, {len(pickles)} of them pickles"
@@ -86,7 +85,7 @@ def policy_data(policy: LoadedPolicy | None) -> dict[str, str] | None:
 # --- what they share -----------------------------------------------------------------------------
 
 
-def scanned_at(result: ScanResult) -> Findings:
+def scanned_at(result: findings.ScanResult) -> Findings:
     """The findings of a scan, each at its place on disk, with the member as its subject."""
     problems = []
     for one in result.findings:
@@ -100,7 +99,7 @@ def scanned_at(result: ScanResult) -> Findings:
 
 
 def problems(
-    found: Sequence[Problem | Finding], *, truncated: bool = False, most: int = MAX_SHOWN
+    found: Sequence[Problem | findings.Finding], *, truncated: bool = False, most: int = MAX_SHOWN
 ) -> Section:
     """Codes, places and what was found; the fix of every code once."""
     rows = [
@@ -112,7 +111,7 @@ def problems(
     return Section(title=title, lead=lead, rows=rows, most=most)
 
 
-def tree(chain: Link) -> Iterator[Row]:
+def tree(chain: walk.Link) -> Iterator[Row]:
     """The chain of a checkpoint: a tree as deep as a screen shows one, then a list."""
     for depth, link, _ in chain.levels():
         level = depth if depth <= SHOWN_DEPTH else 1  # a run saves thousands in a row
@@ -149,7 +148,7 @@ def verified(found: Verdict) -> Document:
     located_ = list(map(located, found.problems))
     if found.scanned is not None and found.findings:
         scanned = scanned_at(found.scanned).problems
-        located_ += [one for one in scanned if one.code != NO_OBJECTS]
+        located_ += [one for one in scanned if one.code != findings.NOTHING]
     return Document(
         verb="verify",
         word="VERIFIED" if found.ok else "REFUSED",
@@ -207,7 +206,7 @@ def _scanned(found: Verdict) -> Iterator[Section]:
         yield problems(found.findings)
 
 
-def _words(found: Verdict, checked: CheckedWords) -> Document:
+def _words(found: Verdict, checked: rules.CheckedWords) -> Document:
     """The words of a disputed reduction, whose they are, and what they say about the ranks."""
     ruling, transcript, code = checked.ruling, checked.transcript, found.exit_code
     named, uncertified = (

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from securetrain.artifacts.statement import GradientVerdict
+from securetrain.artifacts.statement.statements import GradientVerdict
 from securetrain.core.vocabulary import TEST_ONLY, UNATTESTED, Boundary, Decision, State
 from securetrain.ledger import Ignored, LedgerEvent, Reading, events
 from securetrain.report.document import plural

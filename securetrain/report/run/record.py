@@ -27,7 +27,7 @@ import msgspec
 
 from securetrain.artifacts import STATEMENT, Kind
 from securetrain.artifacts.lineage import quarantine
-from securetrain.artifacts.statement import CheckpointPredicate, open_statement
+from securetrain.artifacts.statement.statements import CheckpointPredicate, open_statement
 from securetrain.core import ExitCode, RunDir, canonical, holding
 from securetrain.core.errors import IdentityError, IntegrityError, SecureTrainError, UsageError
 from securetrain.core.files import read_file

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from securetrain.artifacts.dataset import Document
+from securetrain.artifacts.dataset import write
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.train.data.source import ByteRange, ByteSplit
@@ -148,7 +148,7 @@ class TextFiles:
 
     groups: Sequence[int] = ()
 
-    def __init__(self, split: ByteSplit, documents: Sequence[Document]) -> None:
+    def __init__(self, split: ByteSplit, documents: Sequence[write.Document]) -> None:
         """Lay documents over a split.
 
         Args:

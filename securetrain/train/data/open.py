@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from securetrain.artifacts import Dataset
+from securetrain.artifacts import Dataset, dataset_predicate
 from securetrain.artifacts.dataset import TABLE_PREFIX
-from securetrain.artifacts.statement import dataset_predicate
 from securetrain.core.errors import UsageError
 from securetrain.core.files import read_file
 from securetrain.train.config import DataJob, Format, JobConfig, RowOrder, bad_field

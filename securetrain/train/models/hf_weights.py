@@ -10,7 +10,7 @@ from torch import nn
 
 from securetrain.artifacts import load
 from securetrain.artifacts.model import SignedModel
-from securetrain.artifacts.statement import digest_of
+from securetrain.artifacts.statement.statements import digest_of
 from securetrain.core.errors import IntegrityError
 from securetrain.train.models.hf import hf_name
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from securetrain.artifacts.catalogue import Catalogue, Editor, Entry, Term, create
-from securetrain.artifacts.catalogue.editor import KeySigner, tuf_key
+from securetrain.artifacts.catalogue import Catalogue, Entry
+from securetrain.artifacts.catalogue.editor import Editor, KeySigner, Term, create, tuf_key
 from securetrain.artifacts.checkpoint.load import load
 from securetrain.artifacts.checkpoint.save import save
 from securetrain.artifacts.statement.context import SaveContext

@@ -19,7 +19,9 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-from securetrain.artifacts import Floors, Freshness, SaveContext, SaveMode, async_save, load
+from securetrain.artifacts import SaveContext, async_save, load
+from securetrain.artifacts.checkpoint.async_save import SaveMode
+from securetrain.artifacts.lineage.judging import Floors, Freshness
 from securetrain.artifacts.lineage.machine import Floor
 from securetrain.artifacts.statement.members import RankSigner
 from securetrain.core.errors import SecureTrainError

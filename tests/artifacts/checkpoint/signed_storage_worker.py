@@ -18,7 +18,9 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from securetrain.artifacts import Expectation, SaveContext, Session, SignedReader, SignedWriter
+from securetrain.artifacts import Expectation, SaveContext
+from securetrain.artifacts.checkpoint.session import Session
+from securetrain.artifacts.checkpoint.signed_storage import SignedReader, SignedWriter
 
 dcp: Any = checkpoint
 RANK, ROOT = int(globals()["RANK"]), Path(globals()["ROOT"])

@@ -9,7 +9,8 @@ import threading
 import pytest
 import torch
 
-from securetrain.artifacts import SaveContext, SaveMode, async_save, load, save, verify_path
+from securetrain.artifacts import SaveContext, async_save, load, save, verify_path
+from securetrain.artifacts.checkpoint.async_save import SaveMode
 from securetrain.artifacts.checkpoint.containers import RankWriter
 from securetrain.artifacts.checkpoint.helper import LIMIT, Answer
 from securetrain.core import canonical

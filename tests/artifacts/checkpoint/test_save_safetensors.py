@@ -8,13 +8,8 @@ import shutil
 import pytest
 import torch
 
-from securetrain.artifacts import (
-    SaveContext,
-    load,
-    save_safetensors,
-    sign_safetensors,
-    verify_path,
-)
+from securetrain.artifacts import SaveContext, load, sign_safetensors, verify_path
+from securetrain.artifacts.checkpoint.save import save_safetensors
 from securetrain.artifacts.tree import safetensors_header as headers
 from securetrain.artifacts.tree.layout import INDEX, STATEMENT
 from securetrain.core.errors import IntegrityError, UsageError

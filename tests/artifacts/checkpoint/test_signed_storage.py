@@ -21,18 +21,12 @@ from torch.distributed.checkpoint.planner import SavePlanner
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
-from securetrain.artifacts import (
-    Expectation,
-    Floors,
-    Freshness,
-    SaveContext,
-    SaveMode,
-    Session,
-    SignedReader,
-    SignedWriter,
-    verify_path,
-)
+from securetrain.artifacts import Expectation, SaveContext, verify_path
+from securetrain.artifacts.checkpoint.async_save import SaveMode
 from securetrain.artifacts.checkpoint.containers import RankWriter
+from securetrain.artifacts.checkpoint.session import Session
+from securetrain.artifacts.checkpoint.signed_storage import SignedReader, SignedWriter
+from securetrain.artifacts.lineage.judging import Floors, Freshness
 from securetrain.artifacts.statement.statements import CheckpointPredicate
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.policy.load import load_policy

@@ -15,8 +15,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securetrain.artifacts import SaveMode, async_save, load, save, verify_path
+from securetrain.artifacts import async_save, load, save, verify_path
 from securetrain.artifacts.checkpoint import values
+from securetrain.artifacts.checkpoint.async_save import SaveMode
 from securetrain.artifacts.tree import codec
 from securetrain.artifacts.tree import index as index_file
 from securetrain.artifacts.tree.foreign import Array, Parts

@@ -7,8 +7,9 @@ from datetime import timedelta
 import pytest
 import torch
 
-from securetrain.artifacts import Floors, Freshness, SaveContext, load, save
+from securetrain.artifacts import SaveContext, load, save
 from securetrain.artifacts.lineage import head
+from securetrain.artifacts.lineage.judging import Floors, Freshness
 from securetrain.artifacts.lineage.machine import HEAD, Head
 from securetrain.artifacts.tree.storage import LocalStorage, storage_of
 from tests import s3_store

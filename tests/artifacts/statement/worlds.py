@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Signatures of ranks and nodes, as savers and launchers make them, for statements of tests."""
 
-from securetrain.artifacts.statement import CheckpointPredicate
 from securetrain.artifacts.statement.checkpoint_predicate import (
     NodeSignature,
     RankSignature,
@@ -10,6 +9,7 @@ from securetrain.artifacts.statement.checkpoint_predicate import (
     node_message,
 )
 from securetrain.artifacts.statement.members import RankSigner
+from securetrain.artifacts.statement.statements import CheckpointPredicate
 
 
 def signature_of(rank: int, signer: RankSigner, message: bytes) -> RankSignature:

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 import torch
 
-from securetrain.artifacts import Freshness, async_save, verify_path
+from securetrain.artifacts import async_save, verify_path
 from securetrain.artifacts.lineage.head import advance, read_head
+from securetrain.artifacts.lineage.judging import Freshness
 from securetrain.artifacts.statement.statements import open_statement
 from securetrain.artifacts.tree import egress, lease, objects
 from securetrain.artifacts.tree.bucket import CLAIM, BucketStorage, Claim

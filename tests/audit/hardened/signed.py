@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 
-from securetrain.artifacts.dataset import sign_documents
+from securetrain.artifacts.dataset.write import sign_documents
 from securetrain.artifacts.lineage import head
 from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,

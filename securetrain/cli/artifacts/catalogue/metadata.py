@@ -40,11 +40,11 @@ def init(
     out: Annotated[Path, OUT.told("Where the first root is written, for readers.")],
 ) -> Document:
     """Make an empty catalogue in FOLDER."""
-    from securetrain.artifacts.catalogue import create
+    from securetrain.artifacts.catalogue import editor
     from securetrain.core.files import write_atomic
     from securetrain.report import signatures
 
-    data = create(
+    data = editor.create(
         folder,
         roots=root.signers(),
         signers=root.public(signers),

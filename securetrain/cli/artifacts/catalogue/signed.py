@@ -33,12 +33,12 @@ def sign(
     """Sign the draft and print what it changes; with enough signatures and a publisher's key,
     publish it. Without a draft, sign what is published for another term.
     """
-    from securetrain.artifacts.catalogue import Term
+    from securetrain.artifacts.catalogue import editor as catalogue_editor
     from securetrain.report import signatures
 
     editor = open_editor(folder, root)
     changes = signatures.changes(editor)
-    published = editor.sign(keys.signers(), Term(now=now(), days=days))
+    published = editor.sign(keys.signers(), catalogue_editor.Term(now=now(), days=days))
     return signatures.signed(editor, folder, changes, published=published)
 
 

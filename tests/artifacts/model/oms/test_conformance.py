@@ -29,7 +29,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from securetrain.artifacts.model import bundle as bundle_file
 from securetrain.artifacts.model import manifest, signers
-from securetrain.artifacts.model.oms import Scope, sign_model, verify_model
+from securetrain.artifacts.model.oms import Scope, sign_model
 from securetrain.artifacts.model.signers import (
     CertificateSigner,
     KeySigner,
@@ -45,6 +45,7 @@ from securetrain.core.errors import IntegrityError, SecureTrainError
 from securetrain.identity import KeylessPolicy
 from securetrain.identity.dsse import IN_TOTO, pae
 from tests import vocabulary
+from tests.artifacts.worlds import verify_model
 from tests.identity import worlds
 from tests.identity.private_sigstore import ISSUER, SPIFFE, Instance
 from tests.tables import items

@@ -17,9 +17,10 @@ from typing import Final
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from securetrain.artifacts.model.oms import Scope, sign_model, verify_model
+from securetrain.artifacts.model.oms import Scope, sign_model
 from securetrain.artifacts.model.signers import KeySigner, TrustedIdentity, TrustedKey, read_signer
 from securetrain.identity import KeylessPolicy
+from tests.artifacts.worlds import verify_model
 from tests.identity.sigstore_services import ISSUER, PIPELINE, serve, token
 from tests.identity.worlds import private_pem
 

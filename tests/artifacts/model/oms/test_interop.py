@@ -14,13 +14,14 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from securetrain.artifacts.model.oms import Scope, sign_model, verify_model
+from securetrain.artifacts.model.oms import Scope, sign_model
 from securetrain.artifacts.model.signers import (
     CertificateSigner,
     KeySigner,
     TrustedKey,
     TrustedRoots,
 )
+from tests.artifacts.worlds import verify_model
 from tests.identity.worlds import private_pem
 
 from .conftest import NOW, Authority, pem_of

@@ -14,11 +14,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from securetrain.artifacts.model import manifest
-from securetrain.artifacts.model.oms import sign_model, verify_model
+from securetrain.artifacts.model.oms import sign_model
 from securetrain.artifacts.model.signers import KeySigner, TrustedIdentity, TrustedKey, read_signer
 from securetrain.artifacts.report import Report
 from securetrain.core.errors import UsageError
 from securetrain.identity.sigstore import KeylessPolicy
+from tests.artifacts.worlds import verify_model
 from tests.identity.private_sigstore import ISSUER, SPIFFE, Instance
 from tests.identity.sigstore_services import ISSUER as SERVICES_ISSUER
 from tests.identity.sigstore_services import PIPELINE, Services, serve, token

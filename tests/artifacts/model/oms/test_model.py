@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from securetrain.artifacts.model import signers
-from securetrain.artifacts.model.oms import Scope, sign_model, verify_model
+from securetrain.artifacts.model.oms import Scope, sign_model
 from securetrain.artifacts.model.signers import (
     CertificateSigner,
     KeySigner,
@@ -29,6 +29,7 @@ from securetrain.artifacts.report import Report
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.identity.dsse import IN_TOTO, pae
+from tests.artifacts.worlds import verify_model
 from tests.identity.worlds import private_pem
 from tests.tables import items
 from tests.vocabulary import refused

@@ -15,10 +15,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from securetrain.artifacts import kinds
 from securetrain.artifacts.model import manifest
 from securetrain.artifacts.model.manifest import HASHES
-from securetrain.artifacts.model.oms import Form, Scope, sign_model, verify_model
+from securetrain.artifacts.model.oms import Form, Scope, sign_model
 from securetrain.artifacts.model.signers import KeySigner, TrustedKey
 from securetrain.artifacts.report import Report
 from securetrain.core.errors import IntegrityError, UsageError
+from tests.artifacts.worlds import verify_model
 from tests.tables import each
 from tests.vocabulary import refused
 

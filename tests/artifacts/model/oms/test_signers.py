@@ -14,7 +14,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from securetrain.artifacts.model.oms import sign_model, verify_model
+from securetrain.artifacts.model.oms import sign_model
 from securetrain.artifacts.model.signers import (
     HeldKey,
     IdentitySigner,
@@ -26,6 +26,7 @@ from securetrain.artifacts.model.signers import (
 from securetrain.core.errors import IdentityError, IntegrityError
 from securetrain.identity.keys import PrivateKey
 from tests import vocabulary
+from tests.artifacts.worlds import verify_model
 from tests.identity.worlds import private_pem
 from tests.vocabulary import refused
 

@@ -19,10 +19,11 @@ import torch
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from securetrain.artifacts.model import signers
-from securetrain.artifacts.model.oms import sign_model, verify_model
+from securetrain.artifacts.model.oms import sign_model
 from securetrain.artifacts.model.signers import KeySigner, TrustedKey
 from securetrain.artifacts.scan.scanner import scan_path
 from securetrain.identity.dsse import IN_TOTO, pae
+from tests.artifacts.worlds import verify_model
 
 from . import test_model as changes
 from .conftest import NOW, pem_of

@@ -27,7 +27,7 @@ def save(model, place, way, step):
     elif way == "async":
         dcp.async_save(state, checkpoint_id=place).result()
     elif way == "signed":
-        from securetrain.artifacts import Session
+        from securetrain.artifacts.checkpoint.session import Session
 
         dcp.save(state, storage_writer=Session().writer(place, step))
     elif way == "torch" and first:
