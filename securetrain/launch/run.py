@@ -42,7 +42,7 @@ from securetrain.launch.network.jobnetwork import (
     record_open_egress,
 )
 from securetrain.launch.node import failures, recording
-from securetrain.launch.node.compile_cache import Cache, key_of, open_cache
+from securetrain.launch.node.compile_cache import Cache, key_of, open_cache, script_of
 from securetrain.launch.node.confinement import (
     NO_NETWORK,
     Confinement,
@@ -194,7 +194,8 @@ class Session:
         )
         with self._refusing(events.SandboxRefused):
             user = compiles_as(self.options, policy.policy.host.sandbox)
-        key = key_of(policy.digest, environ, user=user)
+        script = script_of(self.options.script, module=bool(self.options.torch.module))
+        key = key_of(policy.digest, environ, user=user, script=script)
         self.cache = open_cache(state, key, run.root / CACHE_DIR)
         recording.record_cache(self.cache, self.ledger)
         with self._refusing(events.EnvironmentRefused):

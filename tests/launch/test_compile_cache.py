@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Who may hand compiled code to whom: one folder for each user, set of versions and policy."""
+"""Who may hand compiled code to whom: a folder for each script, user, versions and policy."""
 
 import json
 import os
@@ -19,6 +19,7 @@ from securetrain.launch.node.compile_cache import (
     list_caches,
     open_cache,
     read_key,
+    script_of,
 )
 from tests.vocabulary import refused
 
@@ -36,7 +37,7 @@ def only_torch(name):
 
 @pytest.fixture
 def key():
-    return key_of("sha256:one", os.environ, user=0, installed=only_torch)
+    return key_of("sha256:one", os.environ, user=0, script="module a", installed=only_torch)
 
 
 def opened(state, key, tmp_path):
@@ -62,6 +63,7 @@ def test_a_second_run_gets_what_the_first_compiled(state, key, tmp_path):
     [
         {"policy": "sha256:two"},
         {"user": 4242},
+        {"script": "sha256:1 of user 0"},
         {"python": "3.12"},
         {"packages": {"torch": "2.14"}},
         {"compilers": {}},
@@ -83,13 +85,28 @@ def test_the_key_is_of_this_machine(tmp_path):
     compiler.write_text("#!/bin/sh\n")
     compiler.chmod(0o755)
     environ = {"PATH": str(tmp_path / "bin")}
-    before = key_of("p", environ, user=1)
+    before = key_of("p", environ, user=1, script="")
     assert before.packages["torch"]
     assert set(before.compilers) == {"CXX"}
     compiler.write_text("#!/bin/sh\nexit 1\n")
-    assert key_of("p", environ, user=1).name != before.name
+    assert key_of("p", environ, user=1, script="").name != before.name
     (tmp_path / "cpuinfo").write_text("flags : avx512f\n")
-    assert key_of("p", {}, user=1, proc=tmp_path).name != key_of("p", {}, user=1).name
+    before = key_of("p", {}, user=1, script="")
+    assert key_of("p", {}, user=1, script="", proc=tmp_path).name != before.name
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
+def test_a_script_is_its_content_and_owner(tmp_path):
+    one, other = tmp_path / "one.py", tmp_path / "other.py"
+    one.write_text("1")
+    other.write_text("2")
+    said = {script_of(str(one), module=False), script_of(str(other), module=False)}
+    other.write_text("1")
+    assert script_of(str(other), module=False) in said
+    os.chown(other, 4242, -1)
+    said |= {script_of(str(other), module=False)}
+    said |= {script_of("one", module=True), script_of("1", module=False)}
+    assert len(said) == 5
 
 
 @pytest.mark.parametrize("open_folder", ["caches", "key"])

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled code that later runs use again: one folder for each user, set of versions and policy.
+"""Compiled code that later runs use again: a folder for each script, user, versions and policy.
 
 ::
 
@@ -9,8 +9,8 @@
 Whoever writes to a compiler's cache runs code in every job that reads it. So:
 
 1. the key is of everything that the code depends on (Python, torch, triton, the compilers, the
-   processor) and of who could have written it: the user of the workers, and the policy under which
-   they ran. Another policy, another user, another version: another folder;
+   processor) and of who could have written it: the script as it was started, with its owner, the
+   user of the workers, and the policy under which they ran. Another one: another folder;
 2. the folders belong to the launcher's user and nobody else may write to them or to one above
    them. Where that does not hold the run has a cache of its own, as if it were the first, and that
    is said;
@@ -52,6 +52,8 @@ class CacheKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     user: int
     """Of the workers."""
+    script: str
+    """Its digest and owner, or the name of a module (`script_of`)."""
     policy: str
     """The policy's digest."""
     python: str
@@ -116,6 +118,7 @@ def key_of(
     environ: Mapping[str, str],
     *,
     user: int,
+    script: str,
     installed: Callable[[str], str] = version,
     proc: Path = Path("/proc"),
 ) -> CacheKey:
@@ -125,6 +128,7 @@ def key_of(
         policy: The policy's digest.
         environ: May name compilers (``CXX``, ``CC``), and says where they are.
         user: The workers' user.
+        script: What is started, as `script_of` says it.
         installed: The version of an installed package.
         proc: Where the processor is described.
     """
@@ -140,12 +144,28 @@ def key_of(
             compilers[variable] = f"{os.path.realpath(found)} {info.st_size} {info.st_mtime_ns}"
     return CacheKey(
         user=user,
+        script=script,
         policy=policy,
         python=f"{sys.implementation.cache_tag} {sys.version}",
         packages=packages,
         compilers=compilers,
         processor=_processor(proc),
     )
+
+
+def script_of(name: str, *, module: bool) -> str:
+    """Say what is started: a file by its content and owner, anything else by its name.
+
+    What a script imports is not in it.
+    """
+    try:
+        if module:
+            return f"module {name}"
+        with Path(name).open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            return f"sha256:{digest} of user {os.fstat(file.fileno()).st_uid}"
+    except OSError:
+        return f"program {name}"
 
 
 def open_cache(state: NodeState, key: CacheKey, own: Path) -> Cache:

@@ -82,4 +82,5 @@ def _made(one: StoredCache) -> str:
     if one.key is None:
         return "not described by a key that can be believed"
     packages = " ".join(f"{name} {version}" for name, version in sorted(one.key.packages.items()))
-    return f"{packages}, policy {one.key.policy[:19]}, workers of user {one.key.user}"
+    script = one.key.script.split(" of ")[0][:19]
+    return f"{packages}, {script}, policy {one.key.policy[:19]}, workers of user {one.key.user}"
