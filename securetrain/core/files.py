@@ -385,15 +385,15 @@ def survey(root: Path, but: Collection[str] = ()) -> tuple[list[FileEntry], list
     folded: set[str] = set()
     folders = [""]
     for above in folders:
-        found = sorted(os.scandir(root / above), key=lambda entry: entry.name)
+        with Folder.opened(root / above) as folder, os.scandir(folder.handle) as entries:
+            found = sorted((one.name, one.stat(follow_symlinks=False)) for one in entries)
         if not found and above:
             unsafe.append(UnsafeEntry(above, "an empty directory"))
-        for entry in found:
-            name = f"{above}/{entry.name}" if above else entry.name
+        for own, info in found:
+            name = f"{above}/{own}" if above else own
             if name in but:
                 continue
-            info = entry.stat(follow_symlinks=False)
-            reason = unsafe_name(entry.name) or _unsafe_kind(info)
+            reason = unsafe_name(own) or _unsafe_kind(info)
             if name.casefold() in folded:
                 reason = "two names that differ in case only"
             folded.add(name.casefold())
