@@ -28,7 +28,6 @@ from securetrain.core.codes import CODES, Code, ExitCode
 
 HIDDEN_VARIABLE: Final = "SECURETRAIN_HIDDEN"
 """Names to a worker the folders, with colons, of which its sandbox shows it nothing unnamed."""
-_ABSENT: Final = frozenset({"ST-USAG-002", "ST-USAG-007"})
 
 
 class SecureTrainError(Exception):
@@ -90,9 +89,10 @@ class UsageError(SecureTrainError):
         path is not shown, never that nothing is there.
         """
         wanted = str(where if path is None else path)
-        if code in _ABSENT and _is_hidden(wanted):
-            what = f"not shown here: {wanted} lies in a folder that workers do not see"
-            fix = f"name it on the command line: --input {wanted}"
+        match code:
+            case "ST-USAG-002" | "ST-USAG-007" if _is_hidden(wanted):
+                what = f"not shown here: {wanted} lies in a folder that workers do not see"
+                fix = f"name it on the command line: --input {wanted}"
         super().__init__(code, what, where, fix)
 
 
