@@ -132,16 +132,16 @@ def test_outside_of_a_run_nothing_may_be_missing(missing, tmp_path):
 
 
 def test_in_a_run_what_the_script_gives_is_left_aside(monkeypatch):
-    monkeypatch.setattr(custody_module, "worker_signer", object)
-    monkeypatch.setattr(custody_module, "signs_folders", lambda: True)
+    monkeypatch.setattr(custody_module.save_signer, "worker_signer", object)
+    monkeypatch.setattr(custody_module.folder, "signs_folders", lambda: True)
     held = custody("test", key="of the script", trust="of the script", run="of the script")
     assert held.in_run
     assert (held.key, held.trust) == (None, None)
 
 
 def test_a_run_that_signs_no_saves_is_refused_at_the_start(monkeypatch):
-    monkeypatch.setattr(custody_module, "worker_signer", object)
-    monkeypatch.setattr(custody_module, "signs_folders", lambda: False)
+    monkeypatch.setattr(custody_module.save_signer, "worker_signer", object)
+    monkeypatch.setattr(custody_module.folder, "signs_folders", lambda: False)
     with pytest.raises(UsageError) as error:
         custody("test", key=None, trust=None, run="")
     assert error.value.code == "ST-USAG-001"

@@ -15,7 +15,7 @@ from securetrain.artifacts.tree.storage import LocalStorage
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     monkeypatch.setattr(storage, "PIECE", 1000)
-    monkeypatch.setattr(storage, "begin", lambda _, *place: found.append(place))
+    monkeypatch.setattr(storage, "begin_writeback", lambda _, *place: found.append(place))
     return found
 
 
@@ -49,7 +49,7 @@ def test_a_file_that_need_not_last_is_left_to_the_kernel(tmp_path, begun, monkey
 
 
 def test_a_kernel_that_refuses_changes_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(storage, "_function", lambda: None)
+    monkeypatch.setattr(storage, "_sync_file_range", lambda: None)
     assert write(tmp_path, durable=True, monkeypatch=monkeypatch) == 1
     storage.begin_writeback(-1, 0, 1)
     monkeypatch.undo()
