@@ -52,6 +52,7 @@ MODULES: Final = (
     "chain/steps.py",
     "chain/store.py",
     "chain/unpacking.py",
+    "chain/verdict.py",
     "chain/verifying.py",
     "evidence/appraise.py",
     "evidence/inventory.py",
