@@ -43,6 +43,7 @@ NAMES: Final = (
     "bars",
     "damage",
     "kills",
+    "members",
     "mutation",
     "objectstore",
     "paths",

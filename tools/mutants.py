@@ -196,7 +196,7 @@ MODULES: Final = (
     "rendezvous/wire/enrollment.py",
     "rendezvous/member/entry.py",
     "rendezvous/coordinator/evictions.py",
-    "rendezvous/coordinator/gossip.py",
+    "rendezvous/coordinator/arrivals.py",
     "rendezvous/member/handler.py",
     "rendezvous/member/identity_dir.py",
     "rendezvous/coordinator/journal.py",

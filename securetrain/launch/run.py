@@ -148,7 +148,13 @@ class Session:
                 if result.failures:
                     self.error_file.hand_on(result.error_file, result.exit_code)
                     found = self._reports(), self._logs()
-                    raise failures.as_error(result.failures, *found, confined=self.confinement)
+                    raise failures.as_error(
+                        result.failures,
+                        *found,
+                        confined=self.confinement,
+                        membership=result.membership,
+                        lost=result.lost,
+                    )
                 self._finish(run_summary.Outcome.SUCCEEDED, int(ExitCode.OK))
         except SecureTrainError as error:
             with ignoring_signals():

@@ -71,8 +71,8 @@ _SECTIONS: Final[Mapping[Needs, Mapping[str, str]]] = {
         "scheduler": "pass_environment",
         "network": "require fabric isolation",
         "network.isolation": "statement evidence",
-        "rendezvous": "join_timeout_seconds handshake_timeout_seconds max_unauthenticated"
-        " close_quorum key_exchange",
+        "rendezvous": "join_timeout_seconds arrival_seconds handshake_timeout_seconds"
+        " max_unauthenticated close_quorum key_exchange",
         "fabric": "pin_environment allow_environment",
     },
     Needs.SANDBOX: {"host": "sandbox rank_isolation max_memory_mib max_tasks"},

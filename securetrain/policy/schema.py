@@ -354,6 +354,17 @@ class Rendezvous(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     join_timeout_seconds: Annotated[
         int, _meta("how long a node waits for the others", "run", ge=5, le=86400)
     ] = 600
+    arrival_seconds: Annotated[
+        int,
+        _meta(
+            "how long the ranks of a node may be missing in the workers' group after others have"
+            " begun to wait for them; a script that gives its group longer than torch's 30 minutes"
+            " gives its nodes as long",
+            "run",
+            ge=5,
+            le=86400,
+        ),
+    ] = 600
     handshake_timeout_seconds: Annotated[
         int, _meta("how long a peer has for TLS and each answer", "run", ge=1, le=60)
     ] = 10

@@ -41,10 +41,9 @@ from securetrain.policy import LoadedPolicy, load_policy
 from securetrain.policy.load import digest_of as digest_of_policy
 from securetrain.policy.schema import SelfAsserted
 from securetrain.rendezvous.coordinator.coordinator import Coordinator
-from securetrain.rendezvous.coordinator.gossip import gather
 from securetrain.rendezvous.member.client import Member
 from securetrain.rendezvous.member.identity_dir import write_identity
-from securetrain.rendezvous.wire.membership import Membership
+from securetrain.rendezvous.wire.membership import Membership, gather
 from securetrain.testing.runs import make_run
 from tests.rendezvous.worlds import membership_of
 from tests.vocabulary import changed, refused

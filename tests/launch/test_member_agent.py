@@ -46,7 +46,7 @@ class FakeHandler:
     def say_going(self):
         self.said.append("going")
 
-    connected = True
+    connected, owed = True, False
 
     @property
     def away(self):
@@ -67,7 +67,7 @@ def agent_of(handler):
     made: Any = object.__new__(MemberAgent)
     made._rdzv_handler = handler
     made._pcontext = made._worker_watchdog = made._health_check_server = None
-    made._shutdown_timeout = 30
+    made._shutdown_timeout, made._remaining_restarts = 30, 1
     return made
 
 

@@ -139,7 +139,7 @@ def test_an_honest_raw_node_is_admitted(job, tools):
 
 def test_no_client_certificate(job, tools):
     context = SSL.Context(SSL.TLS_CLIENT_METHOD)
-    context.set_alpn_protos([b"securetrain-rdzv/5"])
+    context.set_alpn_protos([b"securetrain-rdzv/6"])
     error = careless_handshake(job.connect(job.identity(), context))
     assert "certificate required" in error.what  # the alert; nothing of ours was said
     assert "certificate" in job.expect("ST-ADMN-002").details["what"]
@@ -220,7 +220,7 @@ def test_another_application_protocol(job, tools):
     context = context_of(identity)
     context.set_alpn_protos([b"h2"])
     careless_handshake(job.connect(identity, context))
-    assert "securetrain-rdzv/5" in job.expect("ST-ADMN-002").details["what"]
+    assert "securetrain-rdzv/6" in job.expect("ST-ADMN-002").details["what"]
 
 
 def test_a_session_is_never_resumed(job, tools):

@@ -156,6 +156,14 @@ ROWS: Final = (
     Code("ST-ADMN-046", X.FAILURE, "secrets were asked for out of turn",
          fix="ask once in each epoch, as a member of it; securetrain run does",
          severity=HIGH, rank=ALONE, node=FREE, retry=NEVER, threat="T-IDN-007"),
+    Code("ST-ADMN-047", X.FAILURE, "the ranks of a node do not come to the workers' group",
+         fix="look at what the node's workers do; give them longer with rendezvous.arrival_seconds,"
+             " or the group a longer time-out in the script",
+         severity=HIGH, rank=ALONE, node=UNPROVEN, retry=NEVER, threat="T-RDZ-005"),
+    Code("ST-ADMN-048", X.FAILURE, "two nodes contradict each other about who is in the group",
+         fix="start the run again without one of them, then without the other; check the network"
+             " between them",
+         severity=HIGH, rank=ALONE, node=FREE, retry=NEVER, threat="T-RDZ-005"),
     Code("ST-NETW-001", X.FAILURE, "the required network profile cannot be achieved",
          fix="start every node with securetrain run, under one policy; all as root, or none",
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-NET-001"),

@@ -22,8 +22,10 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError, UsageError
 from securetrain.core.vocabulary import EnforcementMode
+from securetrain.launch.agent.arrivals import NodeArrival
 from securetrain.launch.dropin import BACKEND, without_no_python
 from securetrain.launch.options import RunOptions
+from securetrain.launch.process.workerlog import WorkerReport
 from securetrain.launch.sandbox.sandbox import Sandbox
 from securetrain.policy.schema import GuardMode, GuardResponse, Policy, UnpickleMode
 from securetrain.rendezvous.member import (
@@ -65,6 +67,9 @@ class WatchesWorkers(Protocol):
     def shutdown_seconds(self) -> float:
         """The time that they want to save and end, once they are told to."""
 
+    def report(self, rank: int, attempt: int) -> WorkerReport | None:
+        """The report of a rank so far, if it can be read."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
@@ -95,6 +100,10 @@ class AgentResult:
     """The error file of the worker that failed first; empty when it wrote none."""
     exit_code: int = 0
     """How that worker ended."""
+    membership: Membership | None = None
+    """The epoch in which workers failed, of a job of several nodes."""
+    lost: tuple[str, ...] = ()
+    """Its members that were out by then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,11 +280,15 @@ def run_agent(
         ON_JOIN: on_join,
         FLOORS: floors,
     }
+    joined: list[Member] = []
+    arrival = NodeArrival(watcher.report) if watcher is not None and plan.protected else None
+    if on_join is not None and arrival is not None:
+        objects[ON_JOIN] = functools.partial(_joined, on_join, joined)
     config.rdzv_configs |= {name: given for name, given in objects.items() if given is not None}
     told, killed = set[int](), set[int]()
     try:
         wanted = [] if watcher is None or plan.ends_when_told else [watcher.shutdown_seconds]
-        with member_agent.in_place(*wanted), _watched(watcher, told, killed):
+        with member_agent.in_place(*wanted, arrival=arrival), _watched(watcher, told, killed):
             elastic_launch(config, plan.program)(*plan.arguments)
     except ChildFailedError as error:
         _, first = error.get_first_failure()
@@ -283,6 +296,8 @@ def run_agent(
             failures=tuple(_failure(r, f, told, killed) for r, f in error.failures.items()),
             error_file=str(first.error_file),
             exit_code=int(first.exitcode),
+            membership=joined[-1].membership if joined else None,
+            lost=joined[-1].lost if joined else (),
         )
     except SignalException as error:
         return AgentResult(signal=error.sigval.name)
@@ -291,6 +306,13 @@ def run_agent(
             raise error.__cause__ from error
         raise
     return AgentResult()
+
+
+def _joined(on_join: Callable[[Member], None], joined: list[Member], member: Member) -> None:
+    """Take a member whose ranks are seen on their way into the group."""
+    member.watched = True
+    joined.append(member)
+    on_join(member)
 
 
 @contextmanager

@@ -8,7 +8,9 @@ Rules:
    fails while the members of the epoch are about to meet again has not failed by itself: it is
    restarted with the others, and no restart is counted. The news may come after the failure, so a
    failure waits for it for a moment. There is no news while the coordinator is lost: then it
-   waits until this node is back, or out because its lease has ended, which is the reason then;
+   waits until this node is back, or out because its lease has ended, which is the reason then, and
+   until all members are that the coordinator waits for. Workers that have failed by themselves
+   (`arrivals`) wait for no news;
 2. workers that are stopped get torch's time to save and end, and longer as far as their saves and
    steps take longer (`in_place`). Once a node of theirs is gone they can finish no collective any
    more, and get little;
@@ -33,6 +35,8 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.launcher import api as launcher
 
+from securetrain.launch.agent.arrivals import NodeArrival
+
 NEWS_SECONDS: Final = 2.0
 """Time in which a failure may turn out to be another node's going."""
 LOST_SECONDS: Final = 3.0
@@ -50,15 +54,43 @@ class MemberAgent(LocalElasticAgent):
     """The agent of one member of a job."""
 
     wanted: ClassVar[Callable[[], float]] = staticmethod(lambda: 0.0)
+    arrival: ClassVar[NodeArrival | None] = None
+    """Says where this node's ranks are; None where nobody sees them."""
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        """See base class."""
+        if self.arrival is not None:
+            self.arrival.started()
+        started: dict[int, Any] = super()._start_workers(worker_group)
+        return started
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         """See base class. By rule 1: healthy workers are what the agent restarts for others."""
         result: RunResult = super()._monitor_workers(worker_group)
         failed = result.state in {WorkerState.UNHEALTHY, WorkerState.FAILED}
         nodes: Any = worker_group.group_world_size
-        if failed and nodes > 1 and self._others_meet_again():
+        if nodes <= 1:
+            return result
+        part = self._look(worker_group, result, failed=failed)
+        if failed and self._others_meet_again(part * NEWS_SECONDS):
             return RunResult(state=WorkerState.HEALTHY)
+        member = getattr(self._rdzv_handler, "member", None)
+        if failed and member is not None and self._remaining_restarts <= 0:
+            member.failed = True
+            member.say_closing()
         return result
+
+    def _look(self, worker_group: WorkerGroup, result: RunResult, *, failed: bool) -> float:
+        """Say where the ranks are; how much of `NEWS_SECONDS` a failure is worth."""
+        member, arrival = getattr(self._rdzv_handler, "member", None), self.arrival
+        if member is None or arrival is None:
+            return 1.0
+        attempt = worker_group.spec.max_restarts - self._remaining_restarts
+        if failed:
+            return arrival.patience(member, result.failures, attempt)
+        if result.state is WorkerState.HEALTHY:
+            arrival.look(member, [w.global_rank for w in worker_group.workers], attempt)
+        return 1.0
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         """See base class; by rule 2."""
@@ -111,9 +143,9 @@ class MemberAgent(LocalElasticAgent):
                     log.warning("this node leaves without having proven itself once more")
                 member.leave()
 
-    def _others_meet_again(self) -> bool:
+    def _others_meet_again(self, patience: float) -> bool:
         member = getattr(self._rdzv_handler, "member", None)
-        deadline, was_away = time.monotonic() + NEWS_SECONDS, False
+        deadline, was_away = time.monotonic() + patience, False
         while True:
             try:
                 if self._rdzv_handler.num_nodes_waiting() > 0:
@@ -122,7 +154,7 @@ class MemberAgent(LocalElasticAgent):
                 if was_away:
                     raise
                 return False  # this node is out
-            if member is not None and member.away:
+            if member is not None and (member.away or member.owed):
                 deadline, was_away = time.monotonic() + NEWS_SECONDS, True
             if self._rdzv_handler.is_closed() or time.monotonic() >= deadline:
                 return False
@@ -140,15 +172,18 @@ def _some_run(context: Any) -> bool:
 
 
 @contextmanager
-def in_place(wanted: Callable[[], float] = lambda: 0.0) -> Iterator[None]:
+def in_place(
+    wanted: Callable[[], float] = lambda: 0.0, *, arrival: NodeArrival | None = None
+) -> Iterator[None]:
     """Have torch's launcher use this agent.
 
     Args:
         wanted: Seconds in which workers that are told to end can save and end, as it stands.
+        arrival: Says where this node's ranks are, where they are seen.
     """
     before = _launcher.LocalElasticAgent
-    made = type("MemberAgent", (MemberAgent,), {"wanted": staticmethod(wanted)})
-    _launcher.LocalElasticAgent = made
+    own = {"wanted": staticmethod(wanted), "arrival": arrival}
+    _launcher.LocalElasticAgent = type("MemberAgent", (MemberAgent,), own)
     try:
         yield
     finally:

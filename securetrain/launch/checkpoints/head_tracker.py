@@ -7,7 +7,7 @@ signature then, too. Another node's memory gives it away. Rules:
 
 1. the signed head that lies beside the checkpoints is remembered on this machine (`nodestate`) for
    as long as the run goes on, and shown to the other nodes before every round
-   (`rendezvous.coordinator.gossip`);
+   (`rendezvous.wire.membership.gather`);
 2. what another node shows counts when it is a head of this run, signed by a checkpoint key of the
    run's trust root, and for nothing else: who shows it does not matter. So nobody who lacks such a
    key can raise what this node believes, and nobody at all can lower it. What is not proven is

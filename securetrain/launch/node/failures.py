@@ -18,20 +18,21 @@ from securetrain.core import CODES
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError
 from securetrain.launch.agent.elastic_agent import Failure
 from securetrain.launch.node.confinement import Confinement
-from securetrain.launch.process.workerlog import WorkerError, WorkerReport
+from securetrain.launch.process.workerlog import (
+    WorkerError,
+    WorkerReport,
+    is_only_lost,
+    is_second_hand,
+)
+from securetrain.network import address
+from securetrain.rendezvous.wire import Membership, node_ranks
 
 _TERMINATED: Final = -15
 _KILLED: Final = -9
+_RANK: Final = re.compile(r"\brank[ :]{1,2}(\d{1,7})\b|default_pg/\S*/(\d{1,7})\b", re.IGNORECASE)
+_ADDRESS: Final = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b")
 _ASKED: Final = frozenset({130, 143})
 """Exit codes of who ends because it was asked to."""
-_LOST: Final = re.compile(
-    r"closed by peer|reset by peer|broken pipe|likely closed|got 0 bytes"
-    r"|remote process exit|ncclRemoteError|communicator was aborted|timed out waiting"
-    r"|pair closure|remote end closed|connection refused|socket.{1,12}timed out|wait timeout after"
-    r"|failed to pass monitoredBarrier|socket is not connected|transport endpoint is not connected",
-    re.IGNORECASE,
-)
-"""In torch's words for a connection to another rank that is gone."""
 
 
 def as_error(
@@ -40,6 +41,8 @@ def as_error(
     log_dir: Path,
     *,
     confined: Confinement | None = None,
+    membership: Membership | None = None,
+    lost: Sequence[str] = (),
 ) -> SecureTrainError:
     """The one error for a set of failed workers.
 
@@ -48,6 +51,8 @@ def as_error(
         reports: Of all attempts; the latest of each rank counts.
         log_dir: Where torch keeps workers' logs.
         confined: Whose sandbox may have refused a path, and what limits it has reached.
+        membership: The epoch in which they failed.
+        lost: Its members that were out by then.
     """
     latest: dict[int, WorkerReport] = {}
     for report in sorted(reports, key=lambda r: r.attempt):
@@ -63,11 +68,13 @@ def as_error(
     others = len({f.rank for f in failures}) - 1
     more = f" ({others} other {'ranks' if others > 1 else 'rank'} ended after it)" if others else ""
     log = log_file(log_dir, first)
-    if cause is not None and not _is_only_lost(cause) and (family := _family(cause.code)):
+    if cause is not None and not is_only_lost(cause) and (family := _family(cause.code)):
         return family(
             cause.code, f"rank {first.rank}: {cause.message}{more}", cause.where, cause.fix
         )
     why = f": {cause.kind}: {cause.message}" if cause is not None else ""
+    if membership is not None and is_second_hand(cause):
+        why += others_of_group(latest[first.rank], membership, lost)
     return RuntimeRefusal(
         "ST-RUNT-004",
         f"rank {first.rank} (pid {first.pid}) ended with {first.ending}{why}{more}",
@@ -76,12 +83,39 @@ def as_error(
     )
 
 
+def others_of_group(report: WorkerReport, membership: Membership, lost: Sequence[str]) -> str:
+    """The ranks and nodes that a rank has lost: torch names keys, addresses and ranks.
+
+    Args:
+        report: Of the rank.
+        membership: The epoch.
+        lost: Its members that were out.
+    """
+    message = report.error.message if report.error is not None else ""
+    group = report.group
+    ranks = set(group.missing) if group is not None and not group.arrived else set()
+    named = {int(one or other) for one, other in _RANK.findall(message)}
+    ranks |= named - {report.rank}
+    said = [
+        f"rank {', '.join(map(str, here))} is on {node.node}"
+        for node in node_ranks(membership)
+        if (here := sorted(ranks.intersection(node.ranks)))
+    ]
+    addresses = set(_ADDRESS.findall(message))
+    for member in membership.members:
+        inside = address(membership.job, member.rank) if member.wireguard else member.address
+        if str(inside) in addresses:
+            said.append(f"{inside} is {member.node}")
+    said += [f"{node} had left the epoch" for node in lost]
+    return f"; {'; '.join(said)}" if said else ""
+
+
 def _fix(first: Failure, cause: WorkerError | None, confined: Confinement | None) -> str:
     if confined is not None and confined.reached:
         return "; ".join(confined.reached)
     if first.exit_code <= 0:
         return "find out what ended it: out of memory, a fault, or somebody's kill"
-    if _is_second_hand(cause):
+    if is_second_hand(cause):
         return (
             "another rank or node ended before it: read what is said of that one, there; then start"
             " the run again, it goes on from its last checkpoint"
@@ -124,7 +158,7 @@ def root_cause(
 
 
 def _place(failure: Failure, error: WorkerError | None) -> int:
-    second_hand = _is_second_hand(error)
+    second_hand = is_second_hand(error)
     if error is not None and not second_hand and _family(error.code) is not None:
         return 0
     if failure.was_killed or failure.exit_code == _TERMINATED:
@@ -134,24 +168,6 @@ def _place(failure: Failure, error: WorkerError | None) -> int:
     if second_hand or (failure.was_told and failure.exit_code in _ASKED):
         return 4
     return 3 if failure.was_told and failure.exit_code > 0 else 2
-
-
-def _is_second_hand(error: WorkerError | None) -> bool:
-    """Tell whether an error says no more than that another rank is gone."""
-    if error is None:
-        return False
-    match error.code:
-        case "ST-RUNT-004" | "ST-GRAD-010":  # another rank refused, or is silent
-            return True
-        case "":
-            return bool(_LOST.search(error.message))
-        case _:
-            return _is_only_lost(error)
-
-
-def _is_only_lost(error: WorkerError) -> bool:
-    """Tell whether it is our words around a lost connection: in a save torch's errors get them."""
-    return error.code.startswith("ST-USAG-") and bool(_LOST.search(error.message))
 
 
 def log_file(log_dir: Path, failure: Failure) -> Path | None:

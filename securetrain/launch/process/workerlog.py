@@ -26,6 +26,15 @@ LONGEST_SHUTDOWN: Final = 600.0
 """Seconds that a worker's word can make a launcher wait that was told to end."""
 _NAME: Final = re.compile(r"rank-(\d{5,10})-attempt-(\d{1,6})(-child-\d{1,8})?\.json")
 
+_LOST: Final = re.compile(
+    r"closed by peer|reset by peer|broken pipe|likely closed|got 0 bytes"
+    r"|remote process exit|ncclRemoteError|communicator was aborted|timed out waiting"
+    r"|pair closure|remote end closed|connection refused|socket.{1,12}timed out|wait timeout after"
+    r"|failed to pass monitoredBarrier|socket is not connected|transport endpoint is not connected",
+    re.IGNORECASE,
+)
+"""In torch's words for a connection to another rank that is gone."""
+
 
 class WorkerError(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The exception that ended a worker."""
@@ -90,6 +99,19 @@ class OutsideReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Whether the script has used securetrain's readers of datasets."""
 
 
+class GroupReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The way of one rank into its first default group, by its own word (`worker.arrival`)."""
+
+    arrived: bool
+    missing: tuple[int, ...] = ()
+    """The ranks that it waits for, as far as it can tell."""
+    timeout: float
+    """Seconds that the script gives the group."""
+    begun: float
+    """When the process was started, by the machine's steady clock: workers that are started again
+    may have the same rank and attempt."""
+
+
 class WorkerReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The report of one rank of one attempt."""
 
@@ -109,6 +131,8 @@ class WorkerReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """None from a shim that did not look."""
     outside: OutsideReport | None = None
     """None from a shim that did not look."""
+    group: GroupReport | None = None
+    """None from a rank that has not begun to make one."""
     child: int = 0
     """The id of the process, when the worker has started it; only what it did is in its report."""
     error: WorkerError | None = None
@@ -155,6 +179,17 @@ def read_reports(run: RunDir) -> Iterator[tuple[str, WorkerReport | SecureTrainE
             yield name, error
 
 
+def read_report(run: RunDir, rank: int, attempt: int) -> WorkerReport | None:
+    """The report of a rank and an attempt; None when there is none that can be read."""
+    path = report_path(run, rank, attempt)
+    if not path.exists():
+        return None
+    try:
+        return canonical.decode(read_file(path, LIMIT), WorkerReport, limit=LIMIT, where=path.name)
+    except SecureTrainError:
+        return None
+
+
 def good_reports(run: RunDir) -> list[WorkerReport]:
     """Those that can be read."""
     return [report for _, report in read_reports(run) if isinstance(report, WorkerReport)]
@@ -172,6 +207,24 @@ def shutdown_seconds(run: RunDir) -> float:
         return LONGEST_SHUTDOWN
     took = max(steps, default=0) + max((one.seconds for one in saves), default=0)
     return min(LONGEST_SHUTDOWN, SHUTDOWN + took)
+
+
+def is_second_hand(error: WorkerError | None) -> bool:
+    """Tell whether an error says no more than that another rank is gone."""
+    if error is None:
+        return False
+    match error.code:
+        case "ST-RUNT-004" | "ST-GRAD-010":  # another rank refused, or is silent
+            return True
+        case "":
+            return bool(_LOST.search(error.message))
+        case _:
+            return is_only_lost(error)
+
+
+def is_only_lost(error: WorkerError) -> bool:
+    """Tell whether it is our words around a lost connection: in a save torch's errors get them."""
+    return error.code.startswith("ST-USAG-") and bool(_LOST.search(error.message))
 
 
 def describe(error: BaseException) -> WorkerError:

@@ -211,6 +211,10 @@ class SigningService:
         """The time that they want to save and end; see `workerlog`."""
         return workerlog.shutdown_seconds(self.run)
 
+    def report(self, rank: int, attempt: int) -> workerlog.WorkerReport | None:
+        """See `WatchesWorkers`."""
+        return workerlog.read_report(self.run, rank, attempt)
+
     def starting(self) -> None:
         """Workers are about to be started."""
         with self._lock:

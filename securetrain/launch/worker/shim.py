@@ -8,7 +8,8 @@ Each seam is closed when the module that has it is imported, and only then:
 torch.distributed.distributed_c10d                 object collectives unpickle under the allow-list;
                                                    sockets are checked when a group has been made,
                                                    and on loopback who is connected to them; a group
-                                                   that is made again has fresh keys (`fresh_keys`)
+                                                   that is made again has fresh keys (`fresh_keys`);
+                                                   who has come to the first one (`arrival`)
 torch                                              the job's key is given to its NCCL (nccl-tls)
 torch.distributed.rpc                              sockets are checked when RPC has started
 torch.distributed.rpc.internal                     RPC arguments, likewise
@@ -55,6 +56,7 @@ from securetrain.launch.seams.outside import OutsideWatch
 from securetrain.launch.seams.saves import SaveWatch
 from securetrain.launch.seams.unpickler import Rules, SafePickle, make_unpickler
 from securetrain.launch.seams.verified_loads import VerifiedLoads
+from securetrain.launch.worker.arrival import ArrivalWatch
 from securetrain.launch.worker.fresh_keys import FreshKeys
 from securetrain.network.environment import PROFILE_VARIABLE
 from securetrain.policy import load_demands, unsigned_demands
@@ -87,13 +89,14 @@ class Shim:
     """The NCCL libraries that have the key."""
     num_checks: int = 0
     last_check: sockets.SocketCheck | None = None
-    noticed: set[str] = field(default_factory=set)
+    arrival: ArrivalWatch = field(init=False)
     gradients: GradientWatch | None = field(init=False)
     """None where the policy watches none."""
     saves: SaveWatch = field(init=False)
     outside: OutsideWatch = field(init=False)
 
     def __post_init__(self) -> None:
+        self.arrival = ArrivalWatch(self.report)
         settings = self.policy.gradients
         required = self.policy.enforcement is EnforcementMode.REQUIRE
         self.saves = SaveWatch(
@@ -219,6 +222,7 @@ class Shim:
                 gradients=gradients,
                 saves=self.saves.report(),
                 outside=self.outside.report(),
+                group=self.arrival.report,
                 error=None if error is None else workerlog.describe(error),
             ),
         )
@@ -307,6 +311,8 @@ class Shim:
         c10d: list[Patch] = [
             functools.partial(patches.wrap, fresh.rendezvous, "rendezvous"),
             functools.partial(patches.wrap, fresh.group, "init_process_group"),
+            functools.partial(patches.wrap, self.arrival.rendezvous, "rendezvous"),
+            functools.partial(patches.wrap, self.arrival.group, "init_process_group"),
             functools.partial(patches.wrap, self._checking, "init_process_group"),
             functools.partial(patches.wrap, self._checking, "new_group"),
         ]
@@ -319,7 +325,11 @@ class Shim:
             closed["torch"] = lambda _torch: self.encrypt_nccl(is_needed=False)
         checkpoint = self.policy.checkpoint
         if checkpoint.unpickle is not UnpickleMode.OFF:
-            rules = Rules(checkpoint.unpickle, frozenset(checkpoint.allow_globals), self._on_pickle)
+            rules = Rules(
+                checkpoint.unpickle,
+                frozenset(checkpoint.allow_globals),
+                functools.partial(self._on_pickle, set()),
+            )
             reader = make_unpickler(rules)
             unpickler = functools.partial(patches.replace_unpickler, reader)
             loads = functools.partial(patches.replace_pickle, SafePickle(reader))
@@ -394,11 +404,13 @@ class Shim:
 
         return start_debug_server
 
-    def _on_pickle(self, mode: UnpickleMode, name: str, error: SecureTrainError) -> None:
+    def _on_pickle(
+        self, noticed: set[str], mode: UnpickleMode, name: str, error: SecureTrainError
+    ) -> None:
         """A pickle named something that it should not: record it, and say it once."""
-        if name in self.noticed:
+        if name in noticed:
             return
-        self.noticed.add(name)
+        noticed.add(name)
         match mode:
             case UnpickleMode.ENFORCE:
                 self._refuse(lambda events: events.PickleRefused, error, name)

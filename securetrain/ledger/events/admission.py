@@ -230,6 +230,13 @@ class NodeGoing(Observed, frozen=True, kw_only=True):
     """A member will leave when its workers have ended: it was told to."""
 
 
+@event("group-failed", Boundary.RENDEZVOUS, _COORDINATOR)
+class GroupFailed(Observed, frozen=True, kw_only=True):
+    """The workers' group lacks a member: the others meet again, or the job cannot go on."""
+
+    said: str
+
+
 @event("node-lost", Boundary.RENDEZVOUS, _COORDINATOR)
 class NodeLost(Observed, frozen=True, kw_only=True):
     """A node's connection ended without a goodbye."""

@@ -9,13 +9,17 @@ Rules:
 3. when rank 0 goes before its store is up, the others start the round again;
 4. a node that could not say in its Hello what workers it runs says it once, and every member then
    gets the membership with everybody's workers, signed like the first;
-5. a member that owes the others one of these two for too long is out.
+5. a member that owes the others one of these two for too long is out, and so is one that stays in
+   its round while others wait for the next one;
+6. so is one that does not come to the workers' group (`arrivals`), whose rulings are carried out
+   here while nobody has asked for another round.
 
 Nothing here locks: the coordinator calls it with its lock held.
 """
 
 from collections.abc import Callable, Collection
 from datetime import datetime
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -23,16 +27,17 @@ from securetrain.core.errors import AdmissionError
 from securetrain.core.vocabulary import CloseQuorum
 from securetrain.ledger import events
 from securetrain.rendezvous.coordinator.admission import member_of
+from securetrain.rendezvous.coordinator.arrivals import Arrivals
 from securetrain.rendezvous.coordinator.closing import is_over
 from securetrain.rendezvous.coordinator.evictions import Evictions
-from securetrain.rendezvous.coordinator.gossip import gather
 from securetrain.rendezvous.coordinator.journal import Journal
 from securetrain.rendezvous.coordinator.memory import Held, JobState
 from securetrain.rendezvous.coordinator.rounds import Rounds
 from securetrain.rendezvous.coordinator.session import Session
 from securetrain.rendezvous.coordinator.terms import Terms
-from securetrain.rendezvous.wire.membership import Membership, sign_membership
+from securetrain.rendezvous.wire.membership import Membership, gather, sign_membership
 from securetrain.rendezvous.wire.protocol import (
+    Arrival,
     CloseState,
     Done,
     Going,
@@ -42,6 +47,9 @@ from securetrain.rendezvous.wire.protocol import (
     Workers,
 )
 from securetrain.rendezvous.wire.tunnel import announce, store_host
+
+_STAY: Final = 0.9
+"""Of ``join_timeout_seconds``: before the others give up, and after workers had time to save."""
 
 
 class Assembly:
@@ -77,7 +85,14 @@ class Assembly:
         self._epoch = last_epoch
         self._over = False
         self._formed_at = 0.0
+        self._asked_at: float | None = None
+        """When the members of a round were told to meet again."""
         self.evictions = Evictions(doubt_lost=doubt_lost)
+        self.arrivals = Arrivals(terms.waits.arrival_seconds, terms.min_nodes)
+        self.leaving: set[str] = set()
+        """Nodes that have said that they go, or that their workers have failed for good."""
+        self.awaited: Collection[str] = ()
+        """Nodes that are not connected and may come back."""
         self.save: Callable[[], None] = lambda: None
         """Keeps what was decided, before anybody hears of it."""
         self.ignored: set[str] = set()
@@ -94,14 +109,25 @@ class Assembly:
         return self._epoch
 
     def join(self, node: str) -> None:
-        """A node asks for the next round."""
+        """A node asks for the next round.
+
+        Raises:
+            AdmissionError: ST-ADMN-047 when it has said that it goes; ST-ADMN-008.
+        """
         self.ignored.discard(node)
+        if node in self.leaving:
+            why = f"{node} has said that it goes, and asks for another round"
+            raise AdmissionError("ST-ADMN-047", why, f"node {node}", "start it again")
         self.rounds.join(node, self._terms.monotonic())
         self._orphaned(node)
 
     def remove(self, node: str, *, evicted: bool) -> None:
         """A node is gone."""
         self.ignored.discard(node)
+        if node in self.leaving:
+            self.leaving.discard(node)
+            self.rounds.finished.discard(node)
+        self.arrivals.drop(node)
         self.rounds.remove(node, self._terms.monotonic(), evicted=evicted)
         self._orphaned(node)
 
@@ -110,13 +136,14 @@ class Assembly:
         return self._nodes.get(node)
 
     def may_close(self, node: str) -> bool:
-        """Tell whether a node is a member of the current round."""
+        """Tell whether a node is a member of the current round, whose end would be a good one."""
         current = self.membership
         return (
             current is not None
             and current.entry(node) is not None
             and self.rounds.complete
             and node in self.rounds.participants
+            and self.arrivals.counts(node)
         )
 
     def is_over(self, rule: CloseQuorum, expected: Collection[str]) -> bool:
@@ -133,7 +160,16 @@ class Assembly:
             [member.node for member in self.membership.members],
             self.rounds.finished,
             {*expected, *(node for node, session in self._nodes.items() if session.admitted)},
+            self.leaving,
         )
+
+    @property
+    def is_wanted(self) -> bool:
+        """Tell whether members that have lost their round wait for the next one."""
+        current, rounds = self.membership, self.rounds
+        if current is None or not (rounds.complete and rounds.evicted):
+            return False
+        return any(current.entry(node) is not None for node in rounds.waiting)
 
     def status(self, node: str) -> Status:
         """The state of the job, for one node."""
@@ -146,6 +182,7 @@ class Assembly:
             evicted=self.evictions.out,
             unfinished=rounds.num_unfinished if node in rounds.participants else 0,
             running=rounds.num_running if node in rounds.participants else 0,
+            owed=len(self.awaited),
             close=self._close_of(node),
         )
 
@@ -156,6 +193,10 @@ class Assembly:
 
     def tell_everybody(self) -> None:
         """Post the status to every node to which it is news: to all when the last one is done."""
+        if not self.rounds.complete or not self.rounds.num_waiting:
+            self._asked_at = None
+        elif self._asked_at is None:
+            self._asked_at = self._terms.monotonic()
         over = bool(self.rounds.finished) and not self.rounds.num_unfinished
         news, self._over = over and not self._over, over
         for session in list(self._nodes.values()):
@@ -191,18 +232,51 @@ class Assembly:
             if peer is not None:
                 peer.post(store)
 
-    def hear(self, session: Session, message: Workers | Done | Going) -> None:
+    def hear(self, session: Session, message: Workers | Arrival | Done | Going) -> None:
         """Act on what a member says of its workers, or that it will leave."""
         match message:
             case Workers():
                 self._staff()
+            case Arrival():
+                self.arrivals.hear(session.node, message, self._terms.monotonic())
             case Done():
-                self.rounds.finish_work(session.node)
+                self.arrivals.finish(session.node)
             case Going() if session.node in self.rounds.participants and not self.rounds.closed:
                 self._journal.write(events.NodeGoing(subject=session.subject))
                 self.remove(session.node, evicted=True)
+                self.leaving.add(session.node)
             case _:
                 pass  # it has no place to leave
+        self.rounds.done.clear()
+        for node in self.arrivals.done:
+            self.rounds.finish_work(node)
+        if self.rounds.waiting:
+            self.rounds.go_on(self._terms.monotonic())
+        self._rule()
+
+    @property
+    def _may_rule(self) -> bool:
+        """Tell whether the members are in their round, and none has asked for another."""
+        rounds = self.rounds
+        return rounds.complete and not (rounds.closed or rounds.num_waiting)
+
+    def _rule(self) -> None:
+        """Carry out what the words of the members come to: rule 6."""
+        now = self._terms.monotonic()
+        while self._may_rule and (ruling := self.arrivals.judge(now)) is not None:
+            for node, why in ruling.absent.items():
+                self.arrivals.drop(node)
+                self.rounds.done.discard(node)
+                if (peer := self._nodes.get(node)) is not None:
+                    peer.evict(AdmissionError("ST-ADMN-047", why, peer.subject))
+            if why := ruling.again or ruling.end:
+                self._journal.write(events.GroupFailed(subject=f"epoch {self._epoch}", said=why))
+            self.rounds.evicted = self.rounds.evicted or bool(ruling.again)
+            if ruling.end:
+                self.rounds.close()
+                for node in self.rounds.participants:
+                    if (peer := self._nodes.get(node)) is not None:
+                        peer.evict(AdmissionError("ST-ADMN-048", ruling.end, peer.subject))
 
     def _staff(self) -> None:
         """Hand every member the membership with everybody's workers, once all have said it."""
@@ -231,25 +305,40 @@ class Assembly:
         """The time when something is due: the last call's end, or what members owe each other."""
         if self.rounds.deadline is not None:
             return self.rounds.deadline
-        return self._formed_at + self._terms.join_timeout / 2 if self._owing() else None
+        ends = [self.arrivals.deadline] if self._may_rule else []
+        ends.append(self._due if self._owing() else None)
+        return min((end for end in ends if end is not None), default=None)
 
     def put_out_late(self) -> None:
-        """End the sessions of members that keep the others waiting: rule 5."""
-        due = self._formed_at + self._terms.join_timeout / 2
-        if self.rounds.deadline is not None or self._terms.monotonic() < due:
+        """End the sessions of members that keep the others waiting: rules 5 and 6."""
+        self._rule()
+        if self.rounds.deadline is not None or self._terms.monotonic() < self._due:
             return
         for peer, what in self._owing():
             peer.evict(
                 AdmissionError("ST-ADMN-005", f"{peer.node} has not {what} in time", peer.subject)
             )
         self._formed_at = self._terms.monotonic()
+        self._asked_at = self._formed_at if self._asked_at is not None else None
+
+    @property
+    def _due(self) -> float:
+        """The time when what members owe each other is due: rule 5."""
+        if self._asked_at is not None:
+            return self._asked_at + _STAY * self._terms.waits.join_timeout_seconds
+        return self._formed_at + self._terms.waits.join_timeout_seconds / 2
 
     def _owing(self) -> list[tuple[Session, str]]:
         """Members for which the others of a complete round wait, and for what."""
         current, rounds = self.membership, self.rounds
-        if current is None or not rounds.complete or rounds.closed or rounds.evicted:
+        if current is None or not rounds.complete or rounds.closed:
             return []
-        if self._store is None:
+        if self._asked_at is not None:
+            late = list(rounds.participants)  # who is done has nobody to wait for any more
+            what = "left its round, and the others wait for the next one"
+        elif rounds.evicted:
+            return []
+        elif self._store is None:
             late, what = [current.members[0].node], "started the workers' store"
         elif not current.is_staffed:
             late = [
@@ -300,6 +389,7 @@ class Assembly:
         self._epoch, self._store, self.membership = membership.epoch, None, membership
         self._formed_at = self._terms.monotonic()
         self.evictions.formed(membership)
+        self.arrivals.begin(self._epoch, self.rounds.participants, self._formed_at)
         self.save()
         announced = list(announce(membership, self._terms.key, self._terms.random))
         self._terms.keep.membership(announced[0][1].membership, membership)
@@ -323,7 +413,7 @@ class Assembly:
             store=self._store,
             closed=rounds.closed,
             restart=rounds.evicted,
-            finished=tuple(sorted(rounds.finished)),
+            finished=tuple(sorted(rounds.finished - self.leaving)),  # these say it again
             done=tuple(sorted(rounds.done)),
             evicted=evictions.all,
             out=evictions.out,
@@ -342,6 +432,7 @@ class Assembly:
         self._formed_at = self._terms.monotonic()
         self.membership, self._store = state.membership, state.store
         self._epoch = max(self._epoch, state.membership.epoch)
+        self.arrivals.begin(state.membership.epoch, rounds.participants, self._formed_at)
         self.evictions.restore(state)
 
     def resume(self, session: Session) -> None:

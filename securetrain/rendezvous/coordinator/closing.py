@@ -9,9 +9,11 @@ Rules:
 2. the job ends when the policy's quorum of that round has closed it. By default that is rank 0's
    node, or more than half of the members; `rendezvous.close_quorum` may ask for more than half, or
    for all. It also ends when every node that is there has closed it: nobody is left to be harmed;
-3. a vote is its node's until the node asks for another round. It outlasts the node's going: who
+3. a node whose workers have failed, or have not come to the group that the others have made
+   (`arrivals`), does not vote that the job has ended well;
+4. a vote is its node's until the node asks for another round. It outlasts the node's going: who
    has finished need not wait for the others;
-4. a suspicion is recorded and evicts nobody. More than half of the members of an epoch that name
+5. a suspicion is recorded and evicts nobody. More than half of the members of an epoch that name
    the same other member of it do; so does a transcript of an audit that the coordinator checks
    (`Suspicions.transcript`). A node's own voice against it counts once, and only in that epoch.
    What statistics say of a gradient (`is_statistical`) is recorded and never counts, from however
@@ -34,6 +36,7 @@ def is_over(
     members: Sequence[str],
     finished: Collection[str],
     present: Collection[str],
+    failed: Collection[str] = (),
 ) -> bool:
     """Tell whether the votes end the job: rule 2.
 
@@ -42,12 +45,14 @@ def is_over(
         members: Of the current epoch, by rank.
         finished: Nodes that have closed the job.
         present: Nodes that are in, members or not.
+        failed: Those that have closed it because their workers have failed.
     """
-    votes = [node for node in members if node in finished]
+    closed = [node for node in members if node in finished]
+    if closed and present and set(present) <= set(closed):
+        return True
+    votes = [node for node in closed if node not in failed]
     if not votes:
         return False
-    if present and set(present) <= set(votes):
-        return True
     match rule:
         case CloseQuorum.FIRST_OR_MAJORITY:
             return members[0] in votes or 2 * len(votes) > len(members)
@@ -73,7 +78,7 @@ def no_transcripts(_transcript: bytes, _node: str, _membership: Membership) -> b
 
 @dataclass(slots=True)
 class Suspicions:
-    """The voices of an epoch's members against each other: rule 4."""
+    """The voices of an epoch's members against each other: rule 5."""
 
     transcript: CheckTranscript = no_transcripts
     _epoch: int = -1

@@ -51,7 +51,7 @@ from securetrain.rendezvous.coordinator.terms import make_terms
 from securetrain.rendezvous.wire import protocol
 from securetrain.rendezvous.wire.channel import Channel
 from securetrain.rendezvous.wire.membership import Membership
-from securetrain.rendezvous.wire.protocol import AnyMessage, Done, Going, Store, Suspect, Workers
+from securetrain.rendezvous.wire.protocol import AnyMessage, Store, Suspect
 from securetrain.rendezvous.wire.tls import (
     PeerCheck,
     make_connection,
@@ -149,13 +149,14 @@ class Coordinator:
             journal=self._journal,
             memory=chosen.memory,
             lease=self._terms.lease,
+            heartbeat=chosen.heartbeat,
             clock=clock,
             monotonic=chosen.monotonic,
         )
         self._succession = Succession(
             terms=self._terms, journal=self._journal, subject=str(self._spiffe)
         )
-        self._member_rules.awaited = self._returning.expected
+        self._member_rules.awaited = self._assembly.awaited = self._returning.expected
         self._assembly.save = self._save
         self._sessions: set[Session] = set()
         self._admissions: dict[str, Admission] = {}
@@ -344,6 +345,7 @@ class Coordinator:
         """
         with self._lock:
             if not self._rounds.closed:
+                self._member_rules.restart(session)
                 self._assembly.join(session.node)
                 self._advance()
             self._assembly.tell_everybody()
@@ -357,7 +359,11 @@ class Coordinator:
         with self._lock:
             self._assembly.announce(session, store)
 
-    def hear(self, session: Session, message: Workers | Done | Going) -> None:
+    def hear(
+        self,
+        session: Session,
+        message: protocol.Workers | protocol.Arrival | protocol.Done | protocol.Going,
+    ) -> None:
         """Act on what a member says of its workers or its going, and tell the others."""
         with self._lock:
             self._assembly.hear(session, message)
@@ -365,14 +371,14 @@ class Coordinator:
             self._advance()
             self._assembly.tell_everybody()
 
-    def close(self, session: Session) -> None:
-        """Count the node's vote that the job is over.
+    def close(self, session: Session, *, failed: bool = False) -> None:
+        """Count the node's vote that the job is over, unless its workers have failed.
 
         Raises:
             AdmissionError: ST-ADMN-031.
         """
         with self._lock:
-            self._member_rules.close(session)
+            self._member_rules.close(session, failed=failed)
             self._assembly.tell_everybody()
 
     def suspect(self, session: Session, message: Suspect) -> None:

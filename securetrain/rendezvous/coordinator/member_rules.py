@@ -52,6 +52,17 @@ class MemberRules:
         self.quotas.write(session.node, len(msgspec.json.encode(said)) + _LINE)
         self.journal.write(said)
 
+    def restart(self, session: Session) -> None:
+        """Count a round that a member asks for while the others of its round work.
+
+        Raises:
+            AdmissionError: ST-ADMN-031.
+        """
+        rounds, node = self.assembly.rounds, session.node
+        others = rounds.complete and node in rounds.participants and len(rounds.participants) > 1
+        if others and not rounds.num_waiting:
+            self.quotas.restart(node)
+
     def give(self, session: Session, ask: AskSecrets, vault: Vault) -> None:
         """Answer a question for secrets, after the ledger has it.
 
@@ -68,11 +79,21 @@ class MemberRules:
             session.asked = ask.epoch
         session.post(answer)
 
-    def close(self, session: Session) -> None:
-        """Count a node's Close, or record that it does not count."""
+    def close(self, session: Session, *, failed: bool = False) -> None:
+        """Count a node's Close, or record that it does not count.
+
+        Args:
+            session: Of the node.
+            failed: Whether its workers have failed: it is done, and that is no vote.
+        """
         node, rounds = session.node, self.assembly.rounds
         if rounds.closed:
             rounds.finish(node)
+        elif failed and node in rounds.participants and rounds.complete:
+            rounds.finish(node)
+            self.assembly.leaving.add(node)
+            self.assembly.arrivals.drop(node)
+            self.settle(session.subject)
         elif not self.assembly.may_close(node):
             if node not in self.assembly.ignored:
                 self.assembly.ignored.add(node)
@@ -96,7 +117,11 @@ class MemberRules:
     def settle(self, subject: str = "") -> None:
         """End the job if a quorum has closed it, also because of who is gone."""
         rounds = self.assembly.rounds
-        if not rounds.closed and self.assembly.is_over(self.quorum, self.awaited):
+        if (
+            not rounds.closed
+            and not self.assembly.is_wanted
+            and self.assembly.is_over(self.quorum, self.awaited)
+        ):
             rounds.close()
             self.assembly.save()
             self.journal.write(events.JobClosed(subject=subject or self.coordinator))

@@ -25,6 +25,8 @@ from securetrain.rendezvous.wire.protocol import AnyMessage, Ready, Renew, Suspe
 FRAMES: Final = (400, 20.0)
 """Messages at once, and in a second afterwards."""
 ROUNDS: Final = (40, 1.0)
+RESTARTS: Final = (20, 1 / 600)
+"""Rounds that a member asks for while the others of its round work: its own restarts."""
 RENEWALS: Final = 6
 """In one lease; an honest node asks for three."""
 ACCUSATIONS: Final = (16, 1 / 60)
@@ -67,6 +69,7 @@ class _Account:
     frames: Bucket
     rounds: Bucket
     renewals: Bucket
+    restarts: Bucket
     accusations: Bucket
     ledger: Bucket
     departures: deque[float] = field(default_factory=lambda: deque(maxlen=64))
@@ -99,6 +102,15 @@ class Quotas:
                 raise _too_much(node, "it accuses without end")
             case _:
                 pass
+
+    def restart(self, node: str) -> None:
+        """Count a round that a member asks for by itself: the others of its round restart for it.
+
+        Raises:
+            AdmissionError: ST-ADMN-031.
+        """
+        if not self._account(node).restarts.take(1, self.monotonic()):
+            raise _too_much(node, "it has the others restart without end")
 
     def write(self, node: str, size: int) -> None:
         """Count what a node makes the coordinator write.
@@ -152,6 +164,7 @@ class Quotas:
                 frames=Bucket.full(frames, now),
                 rounds=Bucket.full(ROUNDS, now),
                 renewals=Bucket.full((RENEWALS, RENEWALS / self.lease), now),
+                restarts=Bucket.full(RESTARTS, now),
                 accusations=Bucket.full(ACCUSATIONS, now),
                 ledger=Bucket.full(LEDGER_BYTES, now),
             )

@@ -9,7 +9,9 @@ Rules:
 2. a node that says it runs another epoch is refused (ST-ADMN-036): the others have gone on without
    it, or this coordinator does not know what it should;
 3. one that comes back without an epoch has started anew: its place is free, and the others restart;
-4. one that does not come back in time is lost, as if its connection had ended then;
+4. one that does not come back in time is lost, as if its connection had ended then. Once another
+   one is back, that is after `GRACE_HEARTBEATS`, because the network is there; sooner where the
+   workers of another one have lost their group, because the others wait for it;
 5. in a job that was closed, members that may not have heard of it come back to hear it. Once their
    leases have ended, whoever starts a coordinator with the same command begins anew.
 
@@ -20,6 +22,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final
 
 from securetrain.core.errors import AdmissionError
 from securetrain.identity import public_key_of
@@ -29,6 +32,10 @@ from securetrain.rendezvous.coordinator.journal import Journal
 from securetrain.rendezvous.coordinator.memory import Held, JobMemory, JobState
 from securetrain.rendezvous.coordinator.session import Session
 from securetrain.rendezvous.wire.membership import digest_of
+
+GRACE_HEARTBEATS: Final = 15
+NEEDED_HEARTBEATS: Final = 5
+"""More than two pauses of a node on its way back (`member.reconnect`)."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,10 +47,13 @@ class Returning:
     journal: Journal
     memory: JobMemory | None
     lease: float
+    heartbeat: float
     clock: Callable[[], datetime]
     monotonic: Callable[[], float]
     expected: dict[str, tuple[Held, float]] = field(default_factory=dict)
     """By node, with the end of its lease on the steady clock."""
+    _first: float | None = None
+    """When the first one came back."""
 
     def load(self, last_epoch: int) -> JobState | None:
         """Load the state of a coordinator before this one, if the job was not over: rule 5.
@@ -83,13 +93,20 @@ class Returning:
 
     @property
     def deadline(self) -> float | None:
-        """The end of the next lease of those that are awaited."""
-        return min((end for _, end in self.expected.values()), default=None)
+        """The time when the next of those that are awaited is lost."""
+        return min((self._end(lease) for _, lease in self.expected.values()), default=None)
+
+    def _end(self, lease: float) -> float:
+        if self._first is None:
+            return lease
+        needed = self.assembly.arrivals.is_lost
+        grace = (NEEDED_HEARTBEATS if needed else GRACE_HEARTBEATS) * self.heartbeat
+        return min(lease, self._first + grace)
 
     def overdue(self) -> list[Held]:
         """Those that have not come back in time, once: rule 4."""
         now = self.monotonic()
-        late = [held for held, end in self.expected.values() if end <= now]
+        late = [held for held, lease in self.expected.values() if self._end(lease) <= now]
         for held in late:
             del self.expected[held.node]
         return late
@@ -128,6 +145,8 @@ class Returning:
         """An awaited node was admitted; tell whether it goes on in its place (else: rule 3)."""
         assert session.hello is not None, "it has said Hello"
         del self.expected[session.node]
+        if self._first is None:
+            self._first = self.monotonic()
         if session.hello.resume is None:
             return False
         self.journal.write(events.NodeResumed(subject=session.subject, epoch=session.hello.resume))

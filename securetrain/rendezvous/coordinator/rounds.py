@@ -87,9 +87,7 @@ class Rounds:
             raise AdmissionError("ST-ADMN-008", "the job is closed", f"node {node}")
         self.finished.discard(node)
         self._withdraw(node)
-        if self.complete and self.participants and self.done.issuperset(self.participants):
-            self.participants.clear()
-            self._promote(now)
+        self.go_on(now)
         if not self.complete:
             self._participate(node, now)
             return
@@ -97,6 +95,12 @@ class Rounds:
         taken = len(self.participants) + len(self.waiting)
         (self.waiting if taken < self.max_nodes else self.spare).append(node)
         self._promote(now)
+
+    def go_on(self, now: float) -> None:
+        """Wait for no member that is done (rule 9)."""
+        if self.complete and self.participants and self.done.issuperset(self.participants):
+            self.participants.clear()
+            self._promote(now)
 
     def remove(self, node: str, now: float, *, evicted: bool = False) -> None:
         """A node goes away, wherever it stands."""

@@ -37,6 +37,7 @@ from securetrain.rendezvous.wire.protocol import (
     PART_LIMIT,
     Admit,
     AnyMessage,
+    Arrival,
     AskPart,
     AskSecrets,
     Challenge,
@@ -90,10 +91,10 @@ class Hub(Protocol):
     def store(self, session: "Session", store: Store) -> None:
         """The node announces the workers' store."""
 
-    def hear(self, session: "Session", message: Workers | Done | Going) -> None:
+    def hear(self, session: "Session", message: Workers | Arrival | Done | Going) -> None:
         """The node says something about its workers, or that it will leave."""
 
-    def close(self, session: "Session") -> None:
+    def close(self, session: "Session", *, failed: bool = False) -> None:
         """The node is done with the job."""
 
     def suspect(self, session: "Session", message: Suspect) -> None:
@@ -138,7 +139,7 @@ class Session:
     _verdict: SecureTrainError | None = None
     _cut: bool = False
     _farewell: SecureTrainError | None = None
-    _told: tuple[object, ...] = (0, False, False, (), CloseState.NONE, 0)
+    _told: tuple[object, ...] = (0, False, False, (), CloseState.NONE, 0, 0)
     _pending: Binding | None = None
     _passport: Passport | None = None
     _challenged: datetime | None = None
@@ -176,7 +177,7 @@ class Session:
         """Post a status when it says something that an agent acts on and has not heard yet."""
         news = (
             *(status.waiting, status.closed, status.spare, status.evicted),
-            *(status.close, status.running),
+            *(status.close, status.running, status.owed),
         )
         if news != self._told:
             self._told = news
@@ -365,7 +366,7 @@ class Session:
                 policy=terms.policy_digest,
                 lease_seconds=terms.lease,
                 heartbeat_seconds=terms.heartbeat,
-                join_timeout_seconds=terms.join_timeout,
+                join_timeout_seconds=terms.waits.join_timeout_seconds,
                 min_nodes=terms.min_nodes,
                 max_nodes=terms.max_nodes,
                 epoch=self.hub.epoch,
@@ -435,7 +436,7 @@ class Session:
                 "ST-ATTS-007", "the lease ended and was not renewed", self.subject
             ) from cause
 
-    def _staff(self, workers: Workers | Done | Going) -> None:
+    def _staff(self, workers: Workers | Arrival | Done | Going) -> None:
         """Take a node's word about its workers, which it gives once."""
         if not isinstance(workers, Workers):
             return
@@ -466,7 +467,7 @@ class Session:
                 self.hub.ready(self)
             case Store():
                 self.hub.store(self, message)
-            case Workers() | Done() | Going():
+            case Workers() | Arrival() | Done() | Going():
                 self._staff(message)
                 self.hub.hear(self, message)
             case Renew():
@@ -485,7 +486,7 @@ class Session:
     def _claim(self, message: Close | Suspect | AskSecrets) -> None:
         match message:
             case Close():
-                self.hub.close(self)
+                self.hub.close(self, failed=message.failed)
             case Suspect():
                 self.hub.suspect(self, message)
             case AskSecrets():

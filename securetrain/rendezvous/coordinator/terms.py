@@ -12,6 +12,7 @@ from cryptography import x509
 from securetrain.identity import JobCA, Role
 from securetrain.identity.keys import KeyKind, PrivateKey, PublicKey
 from securetrain.policy.load import LoadedPolicy
+from securetrain.policy.schema import Rendezvous
 from securetrain.rendezvous.coordinator.journal import Journal
 from securetrain.rendezvous.coordinator.keep import Keep
 from securetrain.rendezvous.coordinator.list_intake import ListIntake
@@ -33,7 +34,8 @@ class Terms:
     handshake_timeout: float
     heartbeat: float
     lease: float
-    join_timeout: float
+    waits: Rendezvous
+    """The policy's section."""
     min_nodes: int
     max_nodes: int
     random: Callable[[int], bytes]
@@ -73,7 +75,7 @@ def make_terms(
         handshake_timeout=asked.rendezvous.handshake_timeout_seconds,
         heartbeat=chosen.heartbeat,
         lease=min(chosen.lease or longest, longest),
-        join_timeout=asked.rendezvous.join_timeout_seconds,
+        waits=asked.rendezvous,
         min_nodes=nodes[0],
         max_nodes=nodes[1],
         random=chosen.random,

@@ -41,8 +41,11 @@ from securetrain.rendezvous.member.round import (
 )
 from securetrain.rendezvous.wire.membership import Membership, verify_membership, verify_staffed
 from securetrain.rendezvous.wire.protocol import (
+    MAX_EVICTED,
     PROTOCOL,
     Admit,
+    Arrival,
+    ArrivalState,
     Close,
     CloseState,
     Done,
@@ -114,6 +117,10 @@ class Member:
         self._store: Store | None = None
         self._keys: tuple[Keys, str] = {}, ""
         self._epoch, self.signed = -1, ""  # `signed`: the membership in its envelope
+        self.watched = False
+        """Whether somebody here sees the ranks of this node on their way into their group."""
+        self.failed = False
+        """Whether its workers have failed for good."""
         self._out: tuple[str, ...] = ()
         hello = Hello(
             protocol=PROTOCOL,
@@ -235,6 +242,24 @@ class Member:
         """Ask for the secrets of an epoch; None without an answer in time, or when it is out."""
         return self._link.desk.ask(epoch, timeout, self._link.post, lambda: not self.connected)
 
+    def say_arrival(
+        self, stand: ArrivalState, missing: Sequence[str] = (), timeout: float = 0.0
+    ) -> None:
+        """Say how far this node's ranks are on their way into the workers' group.
+
+        Args:
+            stand: How far.
+            missing: The nodes that they wait for.
+            timeout: Seconds that the script gives the group; 0 when not known.
+        """
+        said = Arrival(
+            epoch=max(0, self._epoch),
+            stand=stand,
+            missing=tuple(missing)[:MAX_EVICTED],
+            timeout=timeout,
+        )
+        self._link.post(said)
+
     def finish_work(self) -> None:
         """Say that this node's workers have ended well."""
         self._link.post(Done())
@@ -251,6 +276,18 @@ class Member:
         """Members of the last epoch that are out."""
         with self._changed:
             return self._out
+
+    @property
+    def owed(self) -> bool:
+        """Tell whether a member may have gone while the coordinator was: it waits for some."""
+        with self._changed:
+            return self._status.owed > 0
+
+    @property
+    def membership(self) -> Membership | None:
+        """The epoch's; None before the first one."""
+        with self._changed:
+            return self._membership
 
     def say_going(self) -> None:
         """Say that this node will leave when its workers have ended."""
@@ -327,6 +364,8 @@ class Member:
                 own = membership.entry(self._node)
                 assert own is not None, "verified"
                 is_new = membership.epoch != seen
+                if is_new:
+                    self.say_arrival(ArrivalState.WORKING if self.watched else ArrivalState.UNSEEN)
                 if is_new and self._tunnel is not None:
                     self._tunnel.apply(membership, *keys)
                     self._cut()  # who was evicted meanwhile
@@ -363,7 +402,7 @@ class Member:
         Raises:
             SecureTrainError: why this node is out.
         """
-        self._link.post(Close())
+        self._link.post(Close(failed=self.failed))
         deadline = self._monotonic() + _CLOSE_SECONDS
         with self._changed:
             while not self._noted:
@@ -372,6 +411,10 @@ class Member:
                     raise AdmissionError(
                         "ST-ADMN-005", "closing the job took too long", "coordinator", "try again"
                     )
+
+    def say_closing(self) -> None:
+        """Say that this node will close the job; `close_job` says so again, and waits."""
+        self._link.post(Close(failed=self.failed))
 
     def await_others(self, timeout: float) -> bool:
         """After `close_job`: wait until every other member of the round is done or has gone.

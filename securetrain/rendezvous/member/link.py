@@ -383,12 +383,12 @@ class Link:
         Raises:
             SecureTrainError: why this node is out.
         """
-        pause = FIRST_PAUSE
+        pause, longest = FIRST_PAUSE, LONGEST_PAUSE * self.admitted.terms.heartbeat_seconds
         self._identity = self._latest
         while (left := self._lease_end - self._monotonic()) > 0:
             if self._quit.wait(min(pause, left)):
                 raise cause
-            pause = min(2 * pause, LONGEST_PAUSE)
+            pause = min(2 * pause, longest)
             self._refused = False
             try:
                 channel = self._connect(self._places.here)

@@ -38,7 +38,8 @@ from securetrain.rendezvous.wire.protocol import (
 )
 
 FIRST_PAUSE: Final = 0.2
-LONGEST_PAUSE: Final = 5.0
+LONGEST_PAUSE: Final = 2
+"""Heart-beats: a coordinator that is back waits a few of them for the others."""
 
 
 def nowhere() -> None:

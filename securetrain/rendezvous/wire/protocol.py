@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""securetrain-rdzv/4: the messages between a node and the coordinator, without I/O.
+"""securetrain-rdzv/6: the messages between a node and the coordinator, without I/O.
 
 Rules:
 
@@ -32,6 +32,8 @@ Rules:
     Suspect          ->                                  (recorded; evicts nobody by itself)
     AskSecrets       ->                                  (a member of an epoch, once for each)
                      <-           Secrets                (sealed to the key of Hello, or refused)
+    Arrival          ->                                  (whether its ranks are in the group, and
+                                                          for whom they wait)
     Done             ->                                  (its workers have ended well)
     Going            ->                                  (it will leave: form a round without it)
     Close            ->
@@ -51,7 +53,7 @@ from securetrain.core.vocabulary import NetworkProfile, NodeTier
 from securetrain.evidence import MAX_PARTS, PART_SIZE, AttestationKeys, Structure
 from securetrain.policy.schema import MAX_SECRETS
 
-PROTOCOL: Final = "securetrain-rdzv/5"
+PROTOCOL: Final = "securetrain-rdzv/6"
 """Its number changes with any message: TLS (ALPN) and Hello refuse another one, before the rest."""
 HEADER_SIZE: Final = 4
 ANSWER_HEARTBEATS: Final = 2
@@ -243,6 +245,8 @@ class Status(Message, frozen=True, tag="status"):
     """Members of this node's round that have neither closed the job nor gone."""
     running: Count = 0
     """Members of this node's round whose workers have not ended well."""
+    owed: Count = 0
+    """Members of the epoch that have not come back to this coordinator yet, and may."""
     close: CloseState = CloseState.NONE
     """The fate of this node's Close."""
 
@@ -283,6 +287,27 @@ class Staffed(Message, frozen=True, tag="staffed"):
     """The membership of the epoch once more, with the workers of every member."""
 
     membership: str
+
+
+class ArrivalState(StrEnum):
+    """The place of a node's ranks on their way into the workers' group."""
+
+    UNSEEN = "nobody watches its ranks"
+    WORKING = "its ranks are at work"
+    WAITING = "its ranks wait in the group"
+    ARRIVED = "its ranks are in the group"
+    FAILED = "its ranks have lost the group"
+
+
+class Arrival(Message, frozen=True, tag="arrival"):
+    """The word of this node about its ranks and the workers' group: `coordinator.arrivals`."""
+
+    epoch: Epoch
+    stand: ArrivalState
+    missing: Annotated[tuple[Name, ...], Meta(max_length=MAX_EVICTED)] = ()
+    """The nodes that its ranks wait for."""
+    timeout: Annotated[float, Meta(ge=0, le=1 << 31)] = 0.0
+    """Seconds that its script gives the group; 0 when not known."""
 
 
 class Done(Message, frozen=True, tag="done"):
@@ -354,6 +379,9 @@ class Secrets(Message, frozen=True, tag="secrets"):
 class Close(Message, frozen=True, tag="close"):
     """This node is done with the job; with a quorum of its round, the job is over for all."""
 
+    failed: bool = False
+    """Whether its workers have failed: then it is no vote that the job is over."""
+
 
 class Leave(Message, frozen=True, tag="leave"):
     """This node goes; the job goes on."""
@@ -380,6 +408,7 @@ AnyMessage: TypeAlias = (
     | Store
     | Workers
     | Staffed
+    | Arrival
     | Done
     | Going
     | Heartbeat

@@ -2,103 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whose store is announced, who hears how the job stands, and what becomes of a lost rank 0."""
 
-from datetime import UTC, datetime
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
 from securetrain.core.errors import AdmissionError, UsageError
-from securetrain.core.vocabulary import NodeTier
-from securetrain.identity.keys import KeyKind, PrivateKey
-from securetrain.rendezvous.coordinator.assembly import Assembly
-from securetrain.rendezvous.coordinator.journal import Journal
-from securetrain.rendezvous.coordinator.keep import KeepNothing
-from securetrain.rendezvous.coordinator.rounds import Rounds
 from securetrain.rendezvous.wire.protocol import Formed, Status, Store
+from tests.rendezvous.worlds import Scene
 from tests.tables import items
 from tests.vocabulary import refused
-
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-class FakeSession:
-    """A node that is in, and what it was sent, told, or evicted with."""
-
-    def __init__(self, node, *, admitted=True):
-        self.node = self.subject = node
-        self.certificate = "c" * 64
-        self.floors = ()
-        self.admitted = admitted
-        self.hello = SimpleNamespace(
-            address=f"192.0.2.{node[-1]}",
-            local_world=1,
-            role="default",
-            wireguard="",
-            wireguard_port=0,
-        )
-        self.result = SimpleNamespace(tier=NodeTier.SELF_ASSERTED, digest="d" * 64)
-        self.posted: list[Any] = []
-        self.told: list[Any] = []
-        self.evicted: list[Any] = []
-        self.post, self.tell, self.evict = (
-            self.posted.append,
-            self.told.append,
-            self.evicted.append,
-        )
-
-    def take(self):
-        """What came since the last look: the kinds of what was posted, and of what was told."""
-        found = [type(m) for m in self.posted], [type(m) for m in self.told]
-        self.posted.clear()
-        self.told.clear()
-        return found
-
-
-class Scene:
-    """A job of up to three nodes, whose rounds need two."""
-
-    def __init__(self):
-        self.nodes: dict[str, Any] = {f"node-{n}": FakeSession(f"node-{n}") for n in range(3)}
-        self.rounds = Rounds(min_nodes=2, max_nodes=3, last_call=10)
-        self.time = 0.0
-        terms: Any = SimpleNamespace(
-            job="job-1",
-            key=PrivateKey.generate(KeyKind.P256),
-            policy_digest="a" * 64,
-            random=bytes,
-            monotonic=lambda: self.time,
-            join_timeout=600.0,
-            keep=KeepNothing(),
-        )
-        self.assembly = Assembly(
-            self.rounds,
-            terms,
-            self.nodes,
-            Journal(None),
-            coordinator="spiffe://securetrain.local/job/job-1/coordinator",
-            clock=lambda: NOW,
-            last_epoch=6,
-            doubt_lost=True,
-        )
-
-    def form(self, *nodes):
-        """A complete round of these nodes; nobody remembers what it was sent."""
-        for node in nodes or self.nodes:
-            self.assembly.join(node)
-        self.time += 20
-        self.assembly.advance()
-        for session in self.nodes.values():
-            session.take()
-
-    def announce(self, node="node-0", host="192.0.2.0", epoch=7):
-        self.assembly.announce(self.nodes[node], Store(epoch=epoch, host=host, port=5000))
-
-    def posted(self):
-        """What was posted to every node alike."""
-        first, *others = [session.take()[0] for session in self.nodes.values()]
-        assert all(other == first for other in others)
-        return first
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@
 import threading
 
 from securetrain.core.errors import AdmissionError
-from securetrain.rendezvous.coordinator.gossip import gather
-from securetrain.rendezvous.wire.membership import Membership
+from securetrain.rendezvous.wire.membership import Membership, gather
 from securetrain.rendezvous.wire.protocol import (
     FLOOR_LIMIT,
     MAX_FLOORS,
@@ -83,7 +82,7 @@ def test_a_node_that_shows_more_than_it_may_is_out(job, tools, floors):
 def test_a_ready_of_the_protocol_before_is_refused():
     """Without a word about floors: such a node is refused before that, by ALPN and Hello."""
     refused(AdmissionError, "ST-ADMN-001", decode_message, b'{"type":"ready"}')
-    assert PROTOCOL == "securetrain-rdzv/5"
+    assert PROTOCOL == "securetrain-rdzv/6"
 
 
 # Which are handed on.

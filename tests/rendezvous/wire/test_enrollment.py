@@ -384,7 +384,7 @@ def test_another_version_of_the_protocol(office):
 
 
 def test_the_rendezvous_protocol_is_not_spoken_here(office, job, tools):
-    channel = office.connect("securetrain-rdzv/5")
+    channel = office.connect("securetrain-rdzv/6")
     with pytest.raises(SecureTrainError):
         channel.receive_frame(tools.soon(), limit=100)
     assert ENROLLMENT in job.expect("ST-ADMN-002").details["what"]

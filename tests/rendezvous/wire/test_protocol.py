@@ -12,6 +12,8 @@ from securetrain.rendezvous.wire.protocol import (
     FRAME_LIMIT,
     Admit,
     AnyMessage,
+    Arrival,
+    ArrivalState,
     AskPart,
     Challenge,
     Close,
@@ -38,7 +40,7 @@ from tests.tables import each
 from tests.vocabulary import refused
 
 MESSAGES: list[AnyMessage] = [
-    Hello(protocol="securetrain-rdzv/5", job="j", node="n", address="127.0.0.1", local_world=8),
+    Hello(protocol="securetrain-rdzv/6", job="j", node="n", address="127.0.0.1", local_world=8),
     Challenge(nonce=bytes(32), session=bytes(16)),
     Proof(media_type="a/b", body=b"\x00\xff", binding=bytes(32), signature=b"sig"),
     AskPart(index=255),
@@ -57,6 +59,7 @@ MESSAGES: list[AnyMessage] = [
         max_nodes=2,
     ),
     Ready(floors=()),
+    Arrival(epoch=3, stand=ArrivalState.WAITING, missing=("b",), timeout=1800.0),
     Status(waiting=1, ready=0, closed=False, spare=True),
     Formed(membership="{}"),
     Store(epoch=3, host="127.0.0.1", port=1),

@@ -172,7 +172,7 @@ def careless(server, *, certificate: bool = True, alpn: bool = True, version: in
         context.use_certificate(identity.certificate)
         context.use_privatekey(identity.key.native)
     if alpn and not server:
-        context.set_alpn_protos([b"securetrain-rdzv/5"])
+        context.set_alpn_protos([b"securetrain-rdzv/6"])
     if alpn and server:
         context.set_alpn_select_callback(lambda conn, offered: offered[0])
     if version:
@@ -218,7 +218,7 @@ def test_another_protocol():
     contexts = (careless(False, alpn=False), make_context(COORDINATOR, server=True))
     client, server = sides(contexts=contexts)
     assert shake(client, server) == (None, None)
-    refused(AdmissionError, "does not speak securetrain-rdzv/5", finish, server)
+    refused(AdmissionError, "does not speak securetrain-rdzv/6", finish, server)
 
 
 def test_a_key_that_is_not_the_certificates():
