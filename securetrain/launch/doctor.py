@@ -202,7 +202,9 @@ def _sandbox(lacking: Mapping[str, str]) -> Sequence[Finding]:
 
 def _sandbox_problems(policy: Policy, lacking: Mapping[str, str]) -> Sequence[str]:
     """The reasons for which a policy refuses the workers' sandbox as it would be here."""
-    asked = {name for name in SANDBOX if name != "limits" or limits_of(policy.host)}
+    is_alone = NetworkProfile.LOOPBACK in policy.network.require
+    wanted = {"limits": bool(limits_of(policy.host)), "network": is_alone}
+    asked = {name for name in SANDBOX if wanted.get(name, True)}
     missing = [f"{SANDBOX[part][0]} ({why})" for part, why in lacking.items() if part in asked]
     if policy.host.sandbox is not SandboxMode.REQUIRED or not missing:
         return ()
@@ -214,6 +216,7 @@ SANDBOX: Final[Mapping[str, tuple[str, str]]] = {
     "user": ("user", "work in a folder of a file system that can map ids (ext4, xfs, btrfs)"),
     "landlock": ("Landlock", "boot with lsm=landlock,... on Linux 5.13 or newer"),
     "seccomp": ("seccomp", "use a kernel with CONFIG_SECCOMP_FILTER on x86-64 or aarch64"),
+    "network": ("a network of their own", "use a container that allows network namespaces"),
     "gaps": ("details", "see docs/explanation/sandbox.md"),
     "limits": (
         "limits of memory and tasks",
