@@ -258,7 +258,7 @@ def test_a_pack_is_refused_for_what_its_directory_is(tmp_path, name, monkeypatch
         assert codes(found) == expected, (form, found.problems)
         assert found.ok is not bool(expected)
     only = lambda opened, _, asked: judging.Judged(problems=judging.judge_statement(opened, asked))  # noqa: E731
-    monkeypatch.setattr(chain_judging.judging, "judge", only)
+    monkeypatch.setattr(judging, "judge", only)
     assert run.verify(packed, policy=asked).ok, "the control"
 
 

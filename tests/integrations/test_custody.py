@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from securetrain.artifacts.saved import folder, signer
 from securetrain.artifacts.saved.folder import verify_folder
 from securetrain.artifacts.statement import saved_files
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRoot
-from securetrain.integrations import custody as custody_module
 from securetrain.integrations import ranks
 from securetrain.integrations.custody import custody
 from tests import vocabulary
@@ -132,16 +132,16 @@ def test_outside_of_a_run_nothing_may_be_missing(missing, tmp_path):
 
 
 def test_in_a_run_what_the_script_gives_is_left_aside(monkeypatch):
-    monkeypatch.setattr(custody_module.save_signer, "worker_signer", object)
-    monkeypatch.setattr(custody_module.folder, "signs_folders", lambda: True)
+    monkeypatch.setattr(signer, "worker_signer", object)
+    monkeypatch.setattr(folder, "signs_folders", lambda: True)
     held = custody("test", key="of the script", trust="of the script", run="of the script")
     assert held.in_run
     assert (held.key, held.trust) == (None, None)
 
 
 def test_a_run_that_signs_no_saves_is_refused_at_the_start(monkeypatch):
-    monkeypatch.setattr(custody_module.save_signer, "worker_signer", object)
-    monkeypatch.setattr(custody_module.folder, "signs_folders", lambda: False)
+    monkeypatch.setattr(signer, "worker_signer", object)
+    monkeypatch.setattr(folder, "signs_folders", lambda: False)
     with pytest.raises(UsageError) as error:
         custody("test", key=None, trust=None, run="")
     assert error.value.code == "ST-USAG-001"
