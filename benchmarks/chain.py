@@ -106,7 +106,7 @@ class LongRun:
         self.order = msgspec.structs.replace(ORDER, batch_rows=self.rows)
         settings = _SETTINGS | {"data": _SETTINGS["data"] | {"batch_rows": self.rows}}
         declared = pieces.keep(documents.Declared(program="m", settings=settings))
-        self.bound = {
+        self.bound: dict[str, Any] = {
             "job": pieces.keep(documents.Job(program=None, declared=declared)),
             "code": pieces.keep(
                 documents.Code(distributions=(documents.Distribution(name="torch", version="2"),))

@@ -175,6 +175,7 @@ def working():
                 subprocess.Popen(code, stdout=subprocess.PIPE, start_new_session=True)
             )
             stack.callback(worker.kill)
+            assert worker.stdout is not None
             assert worker.stdout.readline()
             made = agent_of(handler)
             made._shutdown_timeout = seconds
@@ -215,7 +216,7 @@ def test_the_time_to_end_follows_from_what_workers_took(tmp_path, monkeypatch):
     """By their own word, so it is bounded."""
     run, told = RunDir(tmp_path), list[workerlog.SaveReport]()
     monkeypatch.setattr(saves, "_LONG", 0.05)
-    here = {"is_required": False, "is_first": True, "say": print, "record": print}
+    here: dict[str, Any] = {"is_required": False, "is_first": True, "say": print, "record": print}
     watch = SaveWatch(**here, changed=lambda: told.append(watch.report()))
     watch._timed(time.sleep)(0.5)
     assert [(one.seconds, one.is_saving) for one in told] == [(0, True), (1, False)]

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from functools import partial
 from unittest.mock import Mock
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -122,7 +123,7 @@ def test_the_audit_of_another_process_is_the_launchers_own(setup, monkeypatch, c
     given = (setup.run, policy_of(setup), FAILING, agent_ledger(setup, lambda: NOW), NOW)
     with AuditProcess.started(PreflightMode.WARN) as process:
         found = start_preflight(*given, process=process)()
-    assert found.result.to_json() == run_preflight(*given).result.to_json()
+    assert msgspec.to_builtins(found.result) == msgspec.to_builtins(run_preflight(*given).result)
     assert found.failures()
 
 

@@ -7,6 +7,7 @@ import os
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -38,7 +39,7 @@ print(json.dumps(said))
 
 def job_of(folder, names):
     """A job file whose fields name files."""
-    document = {}
+    document: dict[str, Any] = {}
     for field, path in names.items():
         *sections, name = field.split(".")
         place = document

@@ -200,7 +200,7 @@ def test_the_ledger_has_every_edition(tmp_path):
     ledger = Ledger(tmp_path / "ledger.jsonl", OPERATOR, "coordinator", lambda: NOW).begin()
     with closing(open_fleet(tmp_path / "fleet", policy)) as state:
         verifier = fleet_verifier(policy, lambda: NOW, state, ledger)
-        assert verifier.watch is not None
+        assert isinstance(verifier.watch, ValuesWatch)
         seconds = iter(range(0, 100, 2))
         verifier.watch.monotonic = lambda: next(seconds)
         newer = msgspec.structs.replace(values, version=2, expires=NOW + timedelta(days=90))
