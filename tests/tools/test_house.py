@@ -65,12 +65,15 @@ def exists(dotted):
     if source(dotted) is not None:
         return True
     above = source(module)
-    return above is not None and bool(re.search(rf"\b{last}\b", above.read_text("utf-8")))
+    faces = (above, above.with_suffix(".pyi")) if above is not None else ()
+    texts = (face.read_text("utf-8") for face in faces if face.is_file())
+    return any(re.search(rf"\b{last}\b", text) for text in texts)
 
 
 def test_a_name_that_does_not_exist_is_seen():
     assert exists("securetrain.core.codes")
     assert exists("securetrain.core.codes.CODES")
+    assert exists("securetrain.chain.verify")
     assert not exists("securetrain.core.nothing")
     assert not exists("securetrain.core.codes.NOTHING")
 
