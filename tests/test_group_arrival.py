@@ -26,7 +26,7 @@ from securetrain.launch.process.workerlog import GroupReport, WorkerError, Worke
 from securetrain.launch.worker import arrival
 from securetrain.launch.worker.arrival import ArrivalWatch
 from securetrain.rendezvous.coordinator.arrivals import Arrivals
-from securetrain.rendezvous.wire.protocol import AnyMessage, Arrival, ArrivalState, Done
+from securetrain.rendezvous.wire.protocol import AnyMessage, Arrival, ArrivalState, Done, Store
 from tests.own_place import ROOT
 from tests.rendezvous.worlds import Scene, entry, membership_of
 from tests.tables import items
@@ -97,7 +97,7 @@ def test_its_own_word_does_not_help_it_and_silence_costs_it_the_first_accusation
     silent.arrivals.begin(9, NAMES, 0.0)
     for name in "abcd":
         silent.say(name, ArrivalState.WORKING, epoch=9)
-    silent.say("a", ArrivalState.FAILED, "e", epoch=9, now=1.0)
+    silent.wait("a", "e", epoch=9, now=1.0, timeout=1.0)
     assert silent.judge(LIMIT - 1) == "", "a launcher has time to say its first word"
     assert silent.judge(LIMIT) == "e"
 
@@ -186,17 +186,43 @@ def test_who_never_loses_the_group_that_the_others_lose_is_absent_the_fourth_tim
     assert pair.arrivals.deadline is None, "it is not judged for ever"
 
 
+def test_one_for_whom_alone_the_group_breaks_gets_a_new_round_and_no_liar_gets_its_rounds():
+    """Case 411 of seed 0: two of five let one arrive, broke with it, and kept two waiting."""
+    epoch = Epoch(5)
+
+    def lose(name, now):
+        epoch.begin(now)
+        epoch.wait("cd", "e", now=now)
+        epoch.say(name, ArrivalState.ARRIVED, now=now)
+        epoch.say(name, ArrivalState.FAILED, now=now)
+        for late in (0.4, 0.9):  # nor does a liar put off the judgement of another
+            epoch.say("b", ArrivalState.FAILED, now=now + late)
+            epoch.say("b", ArrivalState.WORKING, now=now + late)
+        return epoch.judge(now + 0.9), epoch.judge(now + 1.5)
+
+    def lie(now):
+        epoch.begin(now)
+        epoch.say("b", ArrivalState.FAILED, now=now)
+        return epoch.judge(now + 1.5)
+
+    assert lose("a", 0.0) == ("", "again")
+    assert [lie(now) for now in (10.0, 20.0, 30.0)] == ["again", "again", ""]
+    assert [lose("a", now)[1] for now in (40.0, 50.0, 60.0)] == ["again", "again", ""]
+    epoch.begin(1000.0)
+    assert lie(2000.0) == "again", "an epoch has lasted: it is another story"
+
+
 def run(numbers):
     return [members.case(random.Random(f"0:{number}"), Path()) for number in numbers]
 
 
-def test_no_lie_of_fewer_than_half_ends_an_honest_member():
+def test_no_drawn_lie_of_fewer_than_half_ends_an_honest_member():
     """20 of `make campaign NAME=members`, which says what is drawn."""
     assert "went on" in run(range(20))
 
 
 @pytest.mark.many
-def test_no_lie_of_fewer_than_half_ends_an_honest_member_at_length():
+def test_no_drawn_lie_of_fewer_than_half_ends_an_honest_member_at_length():
     run(range(20, 300))
 
 
@@ -268,6 +294,56 @@ def test_the_end_of_a_member_that_never_came_counts_for_nothing(scene):
     assert scene.rounds.done == {"node-1"}
     assert not scene.assembly.may_close("node-2")
     assert scene.assembly.may_close("node-1")
+
+
+def test_the_votes_of_a_lost_round_do_not_close_the_one_that_begins():
+    """Case 1148 of seed 0: a majority with a liar in it had closed the round that it broke."""
+    world = members.World(random.Random(0), 1)
+    rules, nodes = world.rules, world.nodes
+    for name in members.NODES:
+        world.assembly.join(name)
+    world.assembly.advance()
+    store = Store(epoch=0, host="192.0.2.0", port=1)
+    world.assembly.announce(nodes["node-0"], store)
+    for name in members.NODES:
+        world.say(nodes[name], ArrivalState.ARRIVED)
+    for name in members.NODES[:2]:
+        world.assembly.hear(nodes[name], Done())
+        rules.close(nodes[name])
+    lost, liar = members.NODES[2:4], nodes[members.NODES[4]]
+    for name in lost:
+        world.say(nodes[name], ArrivalState.FAILED)
+    world.now += 2
+    world.assembly.put_out_late()
+    rules.close(liar)
+    for name in lost:
+        world.ready(nodes[name])
+    for name in members.NODES[:2]:
+        world.leave(nodes[name], "")
+    assert not world.rounds.closed, "three of five have closed it, and two wait for the next one"
+    world.leave(liar, "put out")
+    assert not world.rounds.closed
+    world.assembly.advance()
+    assert world.assembly.membership is not None
+    assert [member.node for member in world.assembly.membership.members] == [*lost]
+
+
+def test_no_word_of_its_end_hides_that_a_member_asks_for_another_round(scene):
+    """Cases 1031 and 1887 of seed 0: who had been told to come waited alone, and was put out."""
+    scene.form()
+    scene.announce()
+    scene.assembly.join("node-1")
+    scene.assembly.hear(scene.nodes["node-0"], Done())
+    assert scene.assembly.status("node-2").waiting == 1, "node-1 is no newcomer"
+    arrived(scene, "node-2", ArrivalState.WAITING, "node-1")
+    scene.time += 31.0
+    scene.assembly.put_out_late()
+    assert not scene.nodes["node-1"].evicted
+    scene.form()
+    scene.assembly.hear(scene.nodes["node-1"], Done())
+    scene.assembly.join("node-1")
+    assert scene.rounds.done == set()
+    assert scene.assembly.status("node-2").waiting == 1, "who asks for another one is not done"
 
 
 def test_who_stays_in_its_round_while_the_others_wait_is_put_out(scene):

@@ -4,9 +4,10 @@
 
 The coordinator's rules are the real ones (`Assembly`, `MemberRules`, `Arrivals`, `Rounds`), under a
 clock of the test; sessions and groups are modelled. A group forms when all of its members take
-part, and breaks for all when one stops. A liar takes part, does not, or stops at some time, and
-says whatever it likes whenever it likes. Honest members do what `launch` does, and come to the
-group within ``arrival_seconds`` of each other, at any time.
+part, and breaks for all when one stops, within a second. A liar takes part, does not, or stops at
+some time, in three epochs at most, and says up to five words of all kinds in each epoch. Honest
+members do what `launch` does, come to the group within ``arrival_seconds`` of each other, at any
+time, and train for less than a minute, so that none has ended long before the others.
 
 Rules: where fewer than half of the members that still work are liars, every honest member ends
 well. Where they are half or more, it does so too, or its end names a liar, or they keep it from
@@ -105,7 +106,7 @@ class World:
         }
         self.all: dict[str, Node] = dict(self.nodes)
         self.liars = set(rng.sample(NODES, liars))
-        self.habits = {name: Habit(rng) for name in self.liars}
+        self.habits = {name: Habit(rng) for name in sorted(self.liars)}
         self.rounds = Rounds(min_nodes=2, max_nodes=5, last_call=3)
         terms: Any = SimpleNamespace(
             job="job-1",
@@ -223,18 +224,21 @@ class World:
             return
         elif node.stand is ArrivalState.ARRIVED:
             if missing:
-                node.failed_at = self.now
-                self.say(node, ArrivalState.FAILED)
+                self._fail(node)
             elif waits > node.work:
                 node.done = True
                 self.assembly.hear(node, Done())  # type: ignore[arg-type]
         elif not missing:
             self.say(node, ArrivalState.ARRIVED)
         elif waits > GROUP:
-            node.failed_at = self.now
-            self.say(node, ArrivalState.FAILED, missing)
+            self._fail(node, missing)
         else:
             self.say(node, ArrivalState.WAITING, missing)
+
+    def _fail(self, node: Node, missing: tuple[str, ...] = ()) -> None:
+        """Its ranks are dead, which breaks the group for the others too."""
+        node.failed_at, node.takes_part = self.now, False
+        self.say(node, ArrivalState.FAILED, missing)
 
     def _gone(self) -> list[str]:
         here = self.rounds.participants + self.rounds.waiting

@@ -16,17 +16,20 @@ Rules:
 4. a member that has spoken is absent, whatever it says, when the accusations of more than half of
    the members that are in are due;
 5. those of exactly half are word against word: there is one new round, and then, for the same two,
-   an end that names both. Fewer than half change nothing;
+   an end that names both. Those of fewer than half change nothing;
 6. workers that have ended well count as that from a member that has arrived, or while no more than
    half of the members wait or have arrived;
 7. a member that has gone, for whatever reason, is lost to those that wait for it or whose workers
    have lost the group since: there is a new round, if enough are left;
 8. more than half of those whose workers have not ended lose the group, or half of all: there is a
    new round, three times within a short time; after that, what workers die of is their agents' to
-   judge. Who alone has not lost it, each of these times and once more, is absent.
+   judge. Who alone has not lost it, each of these times and once more, is absent;
+9. fewer lose it, and more than two work: there is a new round, three times for each of them until
+   an epoch has lasted ten times ``arrival_seconds``. Who breaks the group for one of the others
+   alone, or before they have all arrived, leaves that one with no more than its own word.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import reduce
@@ -90,9 +93,13 @@ class Arrivals:
         self._disputed: set[Pair] = set()
         self._losses: deque[tuple[float, frozenset[str]]] = deque(maxlen=_TIMES)
         """When the group was lost, and who had not lost it."""
+        self._alone: Counter[str] = Counter()
+        """How often members lost it that were fewer than half: rule 9."""
 
     def begin(self, epoch: int, members: Collection[str], now: float) -> None:
         """An epoch has begun."""
+        if self._has_lasted(now):
+            self._alone.clear()
         self._begun = now
         self._epoch, self._here, self._is_judged = epoch, set(members), False
         for kept in (self._gone, self._words, self._done):
@@ -104,13 +111,12 @@ class Arrivals:
             return
         self._is_judged = False
         before = self._words.get(node)
-        if (
-            before is not None
-            and before.stand is ArrivalState.ARRIVED
-            and said.stand is not ArrivalState.FAILED
-        ):
+        ended = before is not None and before.stand in {ArrivalState.ARRIVED, ArrivalState.FAILED}
+        if ended and said.stand is not ArrivalState.FAILED:
             return  # groups that a script makes later are its own business
-        word = self._words[node] = _Word(said.stand, now)
+        # Who repeats that it has lost the group puts off no judgement.
+        again = before is not None and before.stand is said.stand is ArrivalState.FAILED
+        word = self._words[node] = _Word(said.stand, before.at if before and again else now)
         if said.stand in {ArrivalState.WAITING, ArrivalState.FAILED}:
             known = before.due if before is not None else {}
             due = now if said.stand is ArrivalState.FAILED else now + self._patience(said.timeout)
@@ -216,32 +222,50 @@ class Arrivals:
         return Judgement(again=f"{', '.join(sorted(needed))} left, and the others need it")
 
     @property
-    def _lost_at(self) -> float | None:
-        """The time when rule 8 is due."""
-        failed = self._standing(ArrivalState.FAILED)
-        if self._is_judged or len(self._here) < self._min_nodes:
-            return None
+    def _failed(self) -> dict[str, float]:
+        return {
+            node: word.at for node, word in self._words.items() if word.stand is ArrivalState.FAILED
+        }
+
+    def _is_common(self) -> bool:
+        """Tell whether enough have lost the group for rule 8."""
         size = len(self._here - self.done)  # who is done has no part in it any more
-        enough = size + 1 if self.done else size
-        if 2 * len(failed) < enough:
+        return 2 * len(self._failed) >= (size + 1 if self.done else size)
+
+    def _may_ask(self, node: str, now: float) -> bool:
+        """Tell whether a new round is due to one that lost the group with few others: rule 9."""
+        has_rounds = self._alone[node] < _TIMES - 1 or self._has_lasted(now)
+        return has_rounds and len(self._here - self.done) > 2
+
+    def _has_lasted(self, now: float) -> bool:
+        return now - self._begun >= _RECENT * self._seconds
+
+    @property
+    def _lost_at(self) -> float | None:
+        """The time when rule 8 or 9 is due: before the agent of the first one gives up."""
+        failed = self._failed
+        if self._is_judged or not failed or len(self._here) < self._min_nodes:
             return None
-        return max(word.at for word in failed) + _SETTLE
+        asking = [at for node, at in failed.items() if self._may_ask(node, at)]
+        if not (asking or self._is_common()):
+            return None
+        last = max(failed.values())
+        return _SETTLE + (min(last, min(asking) + _SETTLE / 2) if asking else last)
 
     def _lost(self, now: float) -> Judgement | None:
         if self._lost_at is None or now < self._lost_at:
             return None
-        standing = {
-            node
-            for node in self._here - self.done
-            if node not in self._words or self._words[node].stand is not ArrivalState.FAILED
-        }
+        if not self._is_common():
+            self._alone.update(list(self._failed))
+            return Judgement(again=f"the group was lost by {', '.join(sorted(self._failed))}")
+        standing = self._here - self.done - set(self._failed)
         self._losses.append((now, frozenset(standing)))
         recent = [who for at, who in self._losses if at > now - _RECENT * self._seconds]
         if len(recent) < _TIMES:
             others = ", ".join(sorted(standing)) or "nobody"
             return Judgement(again=f"the group was lost by all but {others}")
         always = reduce(frozenset.__and__, recent)
-        alone = len(self._standing(ArrivalState.FAILED)) == len(self._here) - 1 > 1
+        alone = len(self._failed) == len(self._here) - 1 > 1
         if len(always) != 1 or not alone:
             self._is_judged = True
             return None

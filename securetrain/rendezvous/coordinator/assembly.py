@@ -165,11 +165,15 @@ class Assembly:
 
     @property
     def is_wanted(self) -> bool:
-        """Tell whether members that have lost their round wait for the next one."""
+        """Tell whether a round is to follow the one that was lost: its votes do not end that."""
         current, rounds = self.membership, self.rounds
-        if current is None or not (rounds.complete and rounds.evicted):
+        if not rounds.complete:
+            return rounds.deadline is not None  # enough have come
+        if current is None or not rounds.evicted:
             return False
-        return any(current.entry(node) is not None for node in rounds.waiting)
+        work = set(rounds.participants) - rounds.done - rounds.finished  # they are told to come
+        waits = {node for node in rounds.waiting if current.entry(node) is not None}
+        return bool(waits) or len(work) >= self._terms.min_nodes
 
     def status(self, node: str) -> Status:
         """The state of the job, for one node."""
@@ -247,9 +251,11 @@ class Assembly:
                 self.leaving.add(session.node)
             case _:
                 pass  # it has no place to leave
+        told = self.rounds.complete and self.rounds.num_waiting  # what was said stays true
         self.rounds.done.clear()
         for node in self.arrivals.done:
             self.rounds.finish_work(node)
+        self.rounds.evicted |= bool(told and self.rounds.done)
         if self.rounds.waiting:
             self.rounds.go_on(self._terms.monotonic())
         self._rule()

@@ -24,8 +24,9 @@ Three more, because a node may go, and nobody should wait for it, or for what it
 
 8. the round after one that lost a member begins as soon as the members that are left, if they are
    enough, have come: there is no last call for whom nobody expects;
-9. once the workers of a member have ended well, newcomers are no reason to restart the others'; and
-   when one of these asks for another round, those that are done are not waited for;
+9. once the workers of a member have ended well, newcomers are no reason to restart the others'; a
+   member that asks for another round always is, and those that are done are not waited for. Who
+   asks for another round is not done;
 10. a member that says that it is going has left its round, and is a reason for a new one.
 """
 
@@ -86,7 +87,9 @@ class Rounds:
         if self.closed:
             raise AdmissionError("ST-ADMN-008", "the job is closed", f"node {node}")
         self.finished.discard(node)
-        self._withdraw(node)
+        self.done.discard(node)
+        if self._withdraw(node) and self.complete and self.done:
+            self.evicted = True
         self.go_on(now)
         if not self.complete:
             self._participate(node, now)
