@@ -178,7 +178,11 @@ def keras() -> Iterator[Case]:
     yield Case("keras lambda h5", "m.h5", p.hdf5([p.keras(layer)]), code="ST-SCAN-194")
     spelled = p.keras(layer).replace(b"Lambda", b"L\\u0061mbda")
     yield Case("keras lambda spelled", "m.h5", p.hdf5([spelled]), code="ST-SCAN-194")
+    for latest, before in ((False, b" "), (True, b"")):
+        trained = p.hdf5([before + p.keras(layer)], name=b"training_config", latest=latest)
+        yield Case(f"keras lambda in {len(trained)} bytes", "m.h5", trained, code="ST-SCAN-194")
     yield Case("keras config hidden", "m.h5", p.hdf5([b"packed"]), UNKNOWN)
+    yield from _misplaced()
     cut = p.hdf5([p.keras(layer)])[:-40]
     yield Case("hdf5 cut short", "m.hdf5", cut, UNKNOWN)
     layer = {"module": "os", "class_name": "system", "config": {}}
@@ -213,6 +217,28 @@ TEMPLATES = (
 )
 
 
+def _misplaced() -> Iterator[Case]:
+    """HDF5 in which the text of a configuration is not where an attribute has it, by one change."""
+    whole = p.hdf5([b"{}"])
+    attribute, heap = whole.index(b"\1\0\x0d\0"), whole.index(b"GCOL")
+    size = struct.pack("<Q", heap - 4)
+    newer = bytes((4, 8, 8, 0)) + struct.pack("<QQQ", 0, 0, len(whole))
+    for name, at, data in (
+        ("of a newer version", 8, newer), ("of other sizes", 13, b"\4"),
+        ("in an attribute of version 2", attribute, b"\2"),
+        ("of another name", attribute + 2, b"\x0e"), ("inline", attribute + 24, b"\x13"),
+        ("not there", heap - 4, b"\x09"), ("not in a heap", heap, b"X"),
+        ("as free space of no bytes", heap + 16, bytes(16)),
+        ("that ends behind its heap", heap + 24, b"\x42"),
+    ):  # fmt: skip
+        changed = whole[:at] + data + whole[at + len(data) :]
+        yield Case(f"keras config {name}", "m.h5", changed, UNKNOWN)
+    cut = whole[:40] + size + whole[48 : heap - 4]
+    yield Case("keras config without a place", "m.h5", cut, UNKNOWN)
+    filtered = p.hdf5([b"FRHP\0\0\0\1\0"], name=b"other_name__")
+    yield Case("hdf5 with filters", "m.h5", filtered, UNKNOWN)
+
+
 def templates() -> Iterator[Case]:
     """Chat templates that leave their sandbox, or may."""
     for number, text in enumerate(TEMPLATES):
@@ -229,6 +255,7 @@ def templates() -> Iterator[Case]:
     lies = p.gguf({"general.name": "x"}, [("w", 1 << 40)])
     other = p.gguf({"general.name": "x"}).replace(struct.pack("<I", 8), struct.pack("<I", 13))
     yield Case("gguf of an unknown kind", "m.gguf", other, code="ST-SCAN-192")
+    yield Case("gguf of version 4", "m.gguf", b"GGUF\x04" + p.gguf({})[5:], UNKNOWN)
     yield Case("gguf out of its file", "m.gguf", lies, code="ST-SCAN-192")
 
 
@@ -313,22 +340,10 @@ def invited() -> Iterator[Case]:
     at = whole.index(b"PK\x01\x02") + 20
     long = whole[:at] + b"\xff\xff\xff\x7f" * 2 + whole[at + 8 :]
     yield Case("member longer than its archive", "m.zip", long, code=broken)
+    twins = p.zipped({"a.npy": b"", "b.npy": b""}).replace(b"b.npy", b"a.npy")
+    yield Case("two members of one name", "m.zip", twins, code=broken)
     yield Case("empty zip", "m.zip", p.zipped({}), UNKNOWN)
     yield Case("empty zip as pt", "m.pt", p.zipped({}), UNKNOWN)
-    many = b"\x80\x04cbuiltins\nlist\ncbuiltins\nrange\n\x8a\x05\0\0\0\x80\0\x85R\x85R."
-    yield Case("a list of 2^31", "m.pkl", many, UNKNOWN)
-    many = b"\x80\x04]cbuiltins\nrange\nJ\0\0\0\x01\x85Racbuiltins\nrange\nK\x01\x85R."
-    yield Case("a range of 2^24 and more", "m.pkl", many, UNKNOWN)
-    held = b"\x80\x04\x8a\x05\0\0\0\x80\0\x940cbuiltins\nbytearray\nh\0\x85R."
-    yield Case("bytes of a number that is remembered", "m.pkl", held, UNKNOWN)
-    made = b"\x80\x04(cnumpy\nndarray\n(J\xff\xff\xff\x7ftX\x02\0\0\0u1o."
-    yield Case("an array by another opcode", "m.pkl", made, UNKNOWN)
-    yield Case(
-        "a storage by its length",
-        "m.pkl",
-        b"\x80\x02ctorch\nFloatStorage\nJ\xff\xff\xff\x7f\x85R.",
-        UNKNOWN,
-    )
     spelled = p.numpy_objects(EVIL).replace(b"'|O', ", b"'\\x4f', ").replace(b"} ", b"}", 1)
     spelled = spelled.replace(b"}  ", b"} ", 1)
     yield Case("numpy objects spelled", "a.npy", spelled, code="ST-SCAN-190")
@@ -344,6 +359,27 @@ def invited() -> Iterator[Case]:
     deflated = p.zipped(members, zipfile.ZIP_DEFLATED)
     deflated = deflated.replace(struct.pack("<L", 77_777), struct.pack("<L", (1 << 32) - 16))
     yield Case("a storage that is a bomb", "m.pt", deflated, UNKNOWN)
+
+
+def counted() -> Iterator[Case]:
+    """Pickles that make more than they hold, and a size that nobody can tell."""
+    many = b"\x80\x04cbuiltins\nlist\ncbuiltins\nrange\n\x8a\x05\0\0\0\x80\0\x85R\x85R."
+    yield Case("a list of 2^31", "m.pkl", many, UNKNOWN)
+    many = b"\x80\x04]cbuiltins\nrange\nJ\0\0\0\x01\x85Racbuiltins\nrange\nK\x01\x85R."
+    yield Case("a range of 2^24 and more", "m.pkl", many, UNKNOWN)
+    for called in (b"builtins\nrange\nVa\nR", b"numpy._core.multiarray\n_reconstruct\nN\x85R"):
+        name = f"a size not told to {called.split()[1].decode()}"
+        yield Case(name, "m.pkl", b"\x80\x04c" + called + b".", UNKNOWN)
+    held = b"\x80\x04\x8a\x05\0\0\0\x80\0\x940cbuiltins\nbytearray\nh\0\x85R."
+    yield Case("bytes of a number that is remembered", "m.pkl", held, UNKNOWN)
+    made = b"\x80\x04(cnumpy\nndarray\n(J\xff\xff\xff\x7ftX\x02\0\0\0u1o."
+    yield Case("an array by another opcode", "m.pkl", made, UNKNOWN)
+    yield Case(
+        "a storage by its length",
+        "m.pkl",
+        b"\x80\x02ctorch\nFloatStorage\nJ\xff\xff\xff\x7f\x85R.",
+        UNKNOWN,
+    )
 
 
 EXPRESSIONS = (
@@ -505,6 +541,7 @@ def cases() -> list[Case]:
         *graphs(),
         *programs(),
         *invited(),
+        *counted(),
         *exports(),
         *texts(),
         *costs(),

@@ -192,11 +192,20 @@ def onnx(*, nodes: Sequence[bytes] = (), tensors: Sequence[bytes] = ()) -> bytes
     return b"\x08\x0a" + field(2, b"maker") + field(7, graph) + field(8, b"\x10\x15")
 
 
-def hdf5(attributes: Sequence[bytes], *, name: bytes = b"model_config") -> bytes:
-    """The parts of an HDF5 file that hold an attribute: its name, and its text in a global heap."""
-    body = name + bytes(8 - len(name) % 8) + bytes(64)
-    heap = b""
+def hdf5(
+    attributes: Sequence[bytes], *, name: bytes = b"model_config", latest: bool = False
+) -> bytes:
+    """The parts of an HDF5 file that hold attributes of one name, their texts in a global heap."""
+    unit, version, charset = (1, 3, b"\0") if latest else (8, 1, b"")
+    space = b"\2\0\0\0" if latest else b"\1" + bytes(7)
+    text = bytes.fromhex("19010000100000001000000001000000 00000800")
+    parts = (name + b"\0", text, space)
+    head = bytes((version, 0)) + struct.pack("<HHH", *map(len, parts)) + charset
+    head += b"".join(part + bytes(-len(part) % unit) for part in parts)
+    at = 96 + len(attributes) * (len(head) + 16)
+    body = heap = b""
     for number, data in enumerate(attributes, 1):
+        body += head + struct.pack("<IQI", len(data), at, number)
         heap += struct.pack("<HHIQ", number, 1, 0, len(data)) + data + bytes(-len(data) % 8)
     body += b"GCOL\x01\0\0\0" + struct.pack("<Q", len(heap) + 16) + heap + bytes(16)
     size = 96 + len(body)

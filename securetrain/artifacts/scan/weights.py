@@ -9,14 +9,15 @@ Rules:
    array of objects is a pickle;
 3. GGUF: the metadata is read, its chat templates are judged, and tensors lie in the file;
 4. HDF5 is searched from front to back, by no reader of the format: the superblock must be one that
-   Keras's files have, and end where the file ends; what a global heap holds and begins as a JSON
-   object is judged as a configuration, because h5py writes attributes of text there, never
-   compressed; a file that names the attribute ``model_config`` and in which no configuration was
-   found, and one whose heaps have filters, cannot be judged. Without that name Keras reads only
-   numbers from it.
+   Keras's files have, and end where the file ends. Wherever the attribute ``model_config`` or
+   ``training_config`` is named, its text must be where h5py writes it, uncompressed: in a global
+   heap, at the place that the attribute gives. That text is judged as a configuration; a name
+   whose text is elsewhere, or is not found, and a file whose heaps have filters, cannot be judged.
+   Without those names Keras reads only numbers from it.
 
 Sources: NEP 1, the NPY format; ggml/docs/gguf.md (versions 2 and 3, little-endian); HDF5 File
-Format Specification 3.0, II.A (superblock), III.E (global heap), III.G (fractal heap).
+Format Specification 3.0, II.A (superblock), III.E (global heap), III.G (fractal heap), IV.A.2.m
+(attribute message); H5HG.c for what is read of a heap.
 
 The index of a checkpoint of torch.distributed.checkpoint, read without torch.
 
@@ -32,10 +33,11 @@ The index of a checkpoint of torch.distributed.checkpoint, read without torch.
 
 import ast
 import io
-import json
 import math
 import pickle
 import re
+import struct
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -59,13 +61,17 @@ _WIDTHS: Final = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 
 _STRING: Final = 8
 _ARRAY: Final = 9
 
-CONFIG: Final = b"model_config\0"
-MAX_HEAPS: Final = 100_000
+MAX_MARKERS: Final = 100_000
+MAX_HEAPS: Final = 16
 CONFIG_LIMIT: Final = 32 << 20
 
 _HEAP: Final = b"GCOL\x01\0\0\0"
 _FRACTAL: Final = b"FRHP\0"
+_MARKERS: Final = re.compile(rb"(?:model|training)_config\0|FRHP\0")
+"""The attributes that Keras makes objects of, and fractal heaps."""
 _OVERLAP: Final = 64
+_VARIABLE: Final = 9
+"""The class of a type whose values lie in a global heap."""
 
 
 def safetensors_remarks(window: Window, name: str) -> Iterator[Remark]:
@@ -210,66 +216,88 @@ def hdf5_remarks(window: Window) -> Iterator[Remark]:
     old = head[8:9] in (b"\0", b"\1")
     sizes = head[13:15] if old else head[9:11]
     begin, end = (24, 40) if old else (12, 28)
-    end += 4 if head[8:9] == b"\1" else 0
-    begin += 4 if head[8:9] == b"\1" else 0
-    base, last = (int.from_bytes(head[at : at + 8], "little") for at in (begin, end))
+    later = 4 if head[8:9] == b"\1" else 0
+    base, last = (int.from_bytes(head[at + later :][:8], "little") for at in (begin, end))
     if head[8:9] > b"\3" or sizes != b"\x08\x08" or base != 0 or last != window.size:
         raise UnjudgedError("HDF5 of a layout that is not known here, or cut short")
-    named, found = False, False
+    for heap, numbers in _wanted(window).items():
+        found = set()
+        for number, place, size in _objects(window, heap):
+            if number in numbers:
+                found.add(number)
+                yield from _judged(window, place, size)
+        if found != numbers:
+            raise UnjudgedError("HDF5 with a Keras configuration that was not found")
+
+
+def _wanted(window: Window) -> dict[int, set[int]]:
+    """The texts of the configurations that are named: their numbers, by their global heap."""
+    wanted: defaultdict[int, set[int]] = defaultdict(set)
     for marker, at in _markers(window):
-        if marker == CONFIG:
-            named = True
-        elif marker == _FRACTAL:
+        if marker == _FRACTAL:
             if window.peek(at + 7, 2) != b"\0\0":
                 raise UnjudgedError("HDF5 whose heaps are filtered")
+        elif (text := _reference(window, at, marker)) is None:
+            raise UnjudgedError("HDF5 with a Keras configuration that is in no global heap")
         else:
-            for place, data in _objects(window, at):
-                if (config := _config(data)) is not None:
-                    found = True
-                    for one in configurations.judge(config, data, "config.json"):
-                        yield one._replace(offset=place + (one.offset or 0))
-    if named and not found:
-        raise UnjudgedError("HDF5 with a Keras configuration that was not found")
+            wanted[text[0]].add(text[1])
+    if len(wanted) > MAX_HEAPS:
+        raise UnjudgedError(f"HDF5 with configurations in more than {MAX_HEAPS} heaps")
+    return wanted
 
 
 def _markers(window: Window) -> Iterator[tuple[bytes, int]]:
-    """The places where a heap begins or the attribute is named."""
+    """The places where a fractal heap begins or an attribute is named; some of them twice."""
     count = 0
     for start in range(0, window.size, CHUNK):
         piece = window.peek(start, CHUNK + _OVERLAP)
-        for marker in (CONFIG, _HEAP, _FRACTAL):
-            at = piece.find(marker)
-            while 0 <= at < CHUNK:
-                count += 1
-                if count > MAX_HEAPS:
-                    raise UnjudgedError(f"HDF5 of more than {MAX_HEAPS} heaps")
-                yield marker, start + at
-                at = piece.find(marker, at + 1)
+        for found in _MARKERS.finditer(piece):
+            count += 1
+            if count > MAX_MARKERS:
+                raise UnjudgedError(f"HDF5 of more than {MAX_MARKERS} heaps")
+            yield found[0], start + found.start()
 
 
-def _objects(window: Window, at: int) -> Iterator[tuple[int, bytes]]:
-    """The objects of a global heap that begin like JSON, with their places."""
+def _reference(window: Window, at: int, name: bytes) -> tuple[int, ...] | None:
+    """The global heap, and the number in it, of the text of an attribute whose name is at `at`."""
+    for version, length, unit in ((1, 8, 8), (3, 9, 1)):
+        head = window.peek(at - length, 8)
+        sizes = struct.unpack("<HHH", head[2:])
+        if head[:2] == bytes((version, 0)) and sizes[0] == len(name):
+            whole = [-(-size // unit) * unit for size in sizes]
+            kind, value = window.peek(at + whole[0], 1), window.peek(at + sum(whole), 16)
+            if len(value) < 16 or kind[0] & 15 != _VARIABLE:
+                return None
+            return struct.unpack("<4xQI", value)
+    return None
+
+
+def _objects(window: Window, at: int) -> Iterator[tuple[int, int, int]]:
+    """The objects of a global heap: number, place and bytes. Of free space only the bytes count."""
+    if window.peek(at, 8) != _HEAP:
+        return
     end = min(at + int.from_bytes(window.peek(at + 8, 8), "little"), window.size)
     at += 16
     while at + 16 <= end:
-        head = window.peek(at, 16)
-        size = int.from_bytes(head[8:], "little")
-        if head[:2] == b"\0\0" or size > end - at - 16:
+        number, size = struct.unpack("<H6xQ", window.peek(at, 16))
+        step = 16 + -(-size // 8) * 8 if number else size
+        if step < 16 or step > end - at:
             return
-        if size and window.peek(at + 16, 1) == b"{":
-            if size > CONFIG_LIMIT:
-                raise UnjudgedError(f"a configuration of {size} bytes")
-            pieces = range(at + 16, at + 16 + size, CHUNK)
-            data = b"".join(window.peek(one, CHUNK) for one in pieces)
-            yield at + 16, data[:size]
-        at += 16 + -(-size // 8) * 8
+        if number:
+            yield number, at + 16, size
+        at += step
 
 
-def _config(data: bytes) -> object | None:
+def _judged(window: Window, at: int, size: int) -> Iterator[Remark]:
+    if size > CONFIG_LIMIT:
+        raise UnjudgedError(f"a configuration of {size} bytes")
+    data = b"".join(window.peek(one, CHUNK) for one in range(at, at + size, CHUNK))[:size]
     try:
-        return configurations.of_json(data.rstrip(b"\0"))
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        return None
+        config = configurations.of_json(data.rstrip(b"\0"))
+    except ValueError as error:
+        raise UnjudgedError("HDF5 with a Keras configuration that is no JSON") from error
+    for one in configurations.judge(config, data, "config.json"):
+        yield one._replace(offset=at + (one.offset or 0))
 
 
 METADATA_LIMIT: Final = 256 << 20

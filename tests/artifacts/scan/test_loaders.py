@@ -17,20 +17,19 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pytest
 import torch
 
-from securetrain.artifacts.scan import scanner, weights
 from securetrain.artifacts.scan.findings import ScanResult
 from securetrain.artifacts.scan.programs import is_arithmetic
 from securetrain.artifacts.scan.scanner import scan_path
 from securetrain.artifacts.tree import safetensors_header
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import IntegrityError
-from tests.tables import each
+from tests.tables import each, items
 from tests.vocabulary import refused
 from tools.campaigns import readers
 from tools.scan_corpus import pieces
@@ -403,13 +402,24 @@ def test_the_cost_of_a_scan_grows_no_faster_than_what_is_scanned(name: str, tmp_
     assert costs[1][1] < 12 * costs[0][1] + (4 << 20), costs
 
 
-def test_elements_of_gguf_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    many = struct.pack("<IIQ", 9, 8, 4) + bytes(32)
-    key = struct.pack("<Q", 1) + b"k"
-    data = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + key + many
-    assert scanned(tmp_path, "m.gguf", data).ok
-    monkeypatch.setattr(weights, "MAX_ELEMENTS", 4)
-    assert codes(scanned(tmp_path, "m.gguf", data)) == {"ST-SCAN-031"}
+MANY: Final = struct.pack("<IIQ", 9, 8, 4) + bytes(32)
+
+
+@items(
+    "limit, file, data",
+    (("weights.MAX_ELEMENTS", 4), "m.gguf",
+     b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + MANY),
+    (("weights.MAX_HEAPS", 0), "m.h5", pieces.hdf5([b"{}"])),
+    (("weights.MAX_MARKERS", 0), "m.h5", pieces.hdf5([b"{}"], latest=True)),
+    (("weights.CONFIG_LIMIT", 1), "m.h5", pieces.hdf5([b"{}"])),
+    (("archives.MAX_MEMBERS", 2), "m.zip", pieces.zipped({f"{k}.txt": b"a" for k in range(3)})),
+    (("scanner.UNPACK_LIMIT", 9_000), "m.pt",
+     pieces.zipped({"m/data.pkl": b"\x80\x04N.", "m/data/0": bytes(9_999)}, 8)),
+)  # fmt: skip
+def test_what_is_counted_has_a_limit(tmp_path, monkeypatch, limit, file, data):
+    assert scanned(tmp_path, file, data).ok
+    monkeypatch.setattr(f"securetrain.artifacts.scan.{limit[0]}", limit[1])
+    assert codes(scanned(tmp_path, file, data)) in ({"ST-SCAN-031"}, {"ST-SCAN-192"})
 
 
 def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
@@ -419,13 +429,6 @@ def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
     assert {one.file for one in result.findings if one.code == "ST-SCAN-142"} == {"a.pkl", "b.pt"}
     assert codes(scan_path(tmp_path / "a.pkl")) == {"ST-SCAN-200"}
     assert all(one.fix for one in result.findings)
-
-
-def test_what_a_storage_unpacks_to_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = pieces.zipped({"m/data.pkl": b"\x80\x04N.", "m/data/0": bytes(9_999)}, 8)
-    assert scanned(tmp_path, "m.pt", data).ok
-    monkeypatch.setattr(scanner, "UNPACK_LIMIT", 9_000)
-    assert codes(scanned(tmp_path, "m.pt", data)) == {"ST-SCAN-031"}
 
 
 # Ordinary files.
