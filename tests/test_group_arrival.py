@@ -468,6 +468,22 @@ def test_what_a_failure_is_worth(error, exit_code, part, says):
     assert len(node.said) == says
 
 
+def test_workers_that_end_between_two_looks_are_said_to_have_arrived_first(monkeypatch):
+    """Else their end did not count, and the others waited for the join time-out's nine tenths."""
+    node, me = Node(), SimpleNamespace(max_restarts=0)
+    node.look()
+    for rank in (0, 1):
+        node.report(rank, arrived=True)
+    agent: Any = object.__new__(MemberAgent)
+    agent._rdzv_handler, agent._remaining_restarts = SimpleNamespace(member=node), 0
+    monkeypatch.setattr(MemberAgent, "arrival", node.arrival)
+    workers = [SimpleNamespace(global_rank=rank) for rank in (0, 1)]
+    group: Any = SimpleNamespace(spec=me, workers=workers)
+    for state, said in ((WorkerState.HEALTHY, 0), (WorkerState.SUCCEEDED, 1)):
+        agent._look(group, RunResult(state=state), failed=False)
+        assert [stand for stand, *_ in node.said] == [ArrivalState.ARRIVED] * said
+
+
 class Handler:
     """A rendezvous of which the coordinator says that so many looks long it is owed members."""
 

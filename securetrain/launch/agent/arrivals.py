@@ -48,10 +48,12 @@ class NodeArrival:
         """Workers are started."""
         self._started, self._said = time.monotonic(), ()
 
-    def look(self, member: Member, ranks: Sequence[int], attempt: int) -> None:
+    def look(
+        self, member: Member, ranks: Sequence[int], attempt: int, *, at_once: bool = False
+    ) -> None:
         """Say where the ranks are, if that is news."""
         now = time.monotonic()
-        if now < self._looked + LOOK_SECONDS:
+        if now < self._looked + LOOK_SECONDS and not at_once:
             return
         self._looked = now
         groups = self._groups(ranks, attempt)

@@ -88,8 +88,10 @@ class MemberAgent(LocalElasticAgent):
         attempt = worker_group.spec.max_restarts - self._remaining_restarts
         if failed:
             return arrival.patience(member, result.failures, attempt)
-        if result.state is WorkerState.HEALTHY:
-            arrival.look(member, [w.global_rank for w in worker_group.workers], attempt)
+        if result.state in {WorkerState.HEALTHY, WorkerState.SUCCEEDED}:
+            ended = result.state is WorkerState.SUCCEEDED  # it counts after the arrival
+            ranks = [w.global_rank for w in worker_group.workers]
+            arrival.look(member, ranks, attempt, at_once=ended)
         return 1.0
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:

@@ -255,18 +255,18 @@ class Arrivals:
     def _lost(self, now: float) -> Judgement | None:
         if self._lost_at is None or now < self._lost_at:
             return None
+        ended = f", after the end of {', '.join(sorted(self.done))}" if self.done else ""
+        lost = f"the group was lost by {', '.join(sorted(self._failed))}{ended}"
         if not self._is_common():
             self._alone.update(list(self._failed))
-            return Judgement(again=f"the group was lost by {', '.join(sorted(self._failed))}")
+            return Judgement(again=lost)
         standing = self._here - self.done - set(self._failed)
         self._losses.append((now, frozenset(standing)))
         recent = [who for at, who in self._losses if at > now - _RECENT * self._seconds]
         if len(recent) < _TIMES:
-            others = ", ".join(sorted(standing)) or "nobody"
-            return Judgement(again=f"the group was lost by all but {others}")
+            return Judgement(again=lost)
         always = reduce(frozenset.__and__, recent)
-        alone = len(self._failed) == len(self._here) - 1 > 1
-        if len(always) != 1 or not alone:
+        if len(always) != 1 or not len(self._failed) == len(self._here) - 1 > 1:
             self._is_judged = True
             return None
         self._losses.clear()
