@@ -1,29 +1,24 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The reports of the ranks on their own parts of a save, and the signatures that they bring.
-
-A rank with a key of its own reports its signature. One whose launcher signs has handed its message
-in; the last rank of each node brings the node's signature for all of them. The coordinator believes
-neither: it checks that every rank is signed for, once, and each signature, before it signs itself.
-
-Ask the launcher what a statement has to bind, and tell it what only a worker knows.
+"""The word of ranks and launchers for a save: signatures, what is bound, and errors.
 
 Rules:
 
-1. what is bound is the launcher's: its membership, policy, job, environment, ledger. The worker
+1. a rank with a key of its own reports its signature on its part. One whose launcher signs has
+   handed its message in, and the last rank of each node brings the node's signature for all of
+   them. The coordinator believes neither: it checks that every rank is signed for, once, and each
+   signature, before it signs itself;
+2. what is bound is the launcher's: its membership, policy, job, environment, ledger. The worker
    takes it over as it stands, and the launcher refuses a statement that says otherwise;
-2. the worker declares the files of code that it has imported, and the settings of its arithmetic.
+3. the worker declares the files of code that it has imported, and the settings of its arithmetic.
    That is its own word, and kept as such; it is said again only when it changed;
-3. the records of the steps are handed over before it is asked: the launcher reads them as a
+4. the records of the steps are handed over before the launcher is asked: it reads them as a
    verifier does, keeps them, and binds no others;
-4. nothing is asked without a launcher's key: a save under a key of one's own binds nothing.
-
-Errors across ranks.
-
-torch wraps what a rank raised in a `CheckpointException`, which is a BaseException that
-`except Exception` misses, and sends it to every rank in a pickle. Rules: every step of ours raises
-nothing but SecureTrainError, so that nothing else travels; and the caller of `save` or `load` gets
-the original error, on every rank.
+5. nothing is asked without a launcher's key: a save under a key of one's own binds nothing;
+6. every step of ours raises nothing but SecureTrainError, and the caller of `save` or `load` gets
+   the original error, on every rank: torch wraps what a rank raised in a `CheckpointException`,
+   which is a BaseException that ``except Exception`` misses, and sends it to every rank in a
+   pickle.
 """
 
 import base64

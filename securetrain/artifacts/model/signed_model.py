@@ -7,22 +7,17 @@ Two signatures count, both by a key that the trust root names for checkpoints. R
 1. our own statement (``securetrain sign DIR``): as for every checkpoint;
 2. an OpenSSF Model Signing bundle made with a key (`BUNDLE`, beside the files): its signature is
    verified first; then every file is read once, while its SHA-256 is compared with the bundle's and
-   its hash tree is built. What the bundle leaves out, and what git keeps, is hidden from every
-   reader. From there on it is read leaf by leaf as everything else is, by a
-   statement that exists in this process alone. Bundles of certificates, or keyless ones, name
-   people whom a trust root does not know: who trusts them verifies them (``securetrain verify
-   --bundle``) and signs for them;
+   its hash tree is built. From there on it is read leaf by leaf as everything else is, by a
+   statement that exists in this process alone: `Overlay` shows the directory with that statement
+   added and without what the bundle leaves out and git keeps, and touches nothing in it. Bundles of
+   certificates, or keyless ones, name people whom a trust root does not know: who trusts them
+   verifies them (``securetrain verify --bundle``) and signs for them;
 3. a directory that has both is judged by our statement, which must name the bundle as a document;
 4. of the policy, what can be asked of other people's weights is asked: the age of the signature.
    They were not trained here, so there is no verdict on gradients, no lineage and no rank's
    signature to ask for. A bundle does not say when it was made: a policy that asks refuses it.
 
 What is handed out (documents, tensors' names) was verified; tensors are read by `checkpoint.load`.
-
-A directory seen with some files added that lie in memory, some hidden, and reads watched.
-
-With it a directory that others have signed in their way is read as if it were signed in ours, and
-nothing in it is touched.
 """
 
 import hashlib

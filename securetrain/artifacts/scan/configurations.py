@@ -4,31 +4,25 @@
 
 Rules, in order:
 
-1. a text is clean only under the grammar that a known loader has for its file and key (`grammar`),
-   or as a word or a number; the others are named with their key, as what a loader calls or reads,
-   or as unknown;
-2. so are keys, but for those of what nothing is given to, and YAML's tags: those for Python objects
+1. a configuration is read as a plain tree in which nothing is lost. Two readers may take different
+   ones of two equal keys, so both are kept. YAML is read as events: nothing is constructed, an
+   alias is what it leads to (the same object), and tags are noted;
+2. a text is clean only under the grammar that a known loader has for its file and key: the first
+   row of the table that has both, or `WORD` when there is none. A word is a name in some registry
+   and reaches nothing else, a number is one. Rows that say what a loader imports, calls or reads
+   come first and hold for texts inside those of a later row, too. The other texts are named with
+   their key, as what a loader calls or reads, or as unknown;
+3. so are keys, but for those of what nothing is given to, and YAML's tags: those for Python objects
    are calls, and others than YAML's own unknown;
-3. Keras: a Lambda layer or a wrapped torch module is a program; a class or function of another
+4. Keras: a Lambda layer or a wrapped torch module is a program; a class or function of another
    module is imported; a vocabulary is read from where it says;
-4. skops: only nodes and types that build values;
-5. ``model_index.json``: a class of another library is code that comes with the model;
-6. chat templates are judged by `templates`.
+5. skops: only nodes and types that build values;
+6. ``model_index.json``: a class of another library is code that comes with the model;
+7. chat templates are judged by `templates`.
 
 A file that a statement of ours names holds numbers and hashes, in no format that others know.
 Nothing is verified here: whoever lists a file as data gains nothing by it, only "bytes of no known
 format" is forgiven, and what is a pickle, a program or an archive is judged as one.
-
-JSON, YAML and INI as plain trees in which nothing is lost: an object keeps all of its pairs.
-
-Two readers may take different ones of two equal keys, so both are kept. YAML is read as events:
-nothing is constructed, an alias is what it leads to (the same object), and tags are noted.
-
-The texts that loaders read in configurations: which file, which key, which grammar. Data only.
-
-A text is held to the first row whose file and key are its own, and to `WORD` when there is none: a
-word is a name in some registry and reaches nothing else, a number is one. Rows that say what a
-loader imports, calls or reads come first and hold for texts inside those of a later row, too.
 
 Sources: transformers/configuration_utils.py, tokenization_utils_base.py, dynamic_module_utils.py;
 peft/config.py, peft/mapping.py; sentence_transformers/SentenceTransformer.py, util.py;
@@ -306,7 +300,7 @@ _ROWS: Final[tuple[tuple[str, str, Grammar], ...]] = (
     (r"schema\.json", r"content", Grammar(_like(r'[\w.+-]*|"[\w .,+-]*"'))),
     (r"manifest\.json", r"\w*File|createdOn|description|author|extraFiles", REPOSITORY),
     (r"dataset_infos?\.json", r"description|citation|homepage|license|filename", ALL),
-    # Keras names functions and classes: rule 3 judges the objects that these keys make.
+    # Keras names functions and classes: rule 4 judges the objects that these keys make.
     (_KERAS, r"module|config", Grammar(_like(
         r"(?:(?:tf_)?keras|tensorflow\.keras)(?:\.\w+)*|builtins|\w*"))),
     (_KERAS, r"class_name|registered_name", Grammar(_like(r"[\w>]*"))),
@@ -430,7 +424,7 @@ def _values(tree: object, file: str) -> Iterator[tuple[str, object, Grammar]]:
 
 
 def _text(key: str, value: object, rule: Grammar) -> Iterator[Remark]:
-    """Rules 1, 2 and 6, for one value."""
+    """Rules 2, 3 and 7, for one value."""
     text = value if isinstance(value, str) else ""
     if value == 1 and rule.deep and rule.code == CALLED:
         text = "True"
@@ -455,7 +449,7 @@ def _pairs(value: object) -> Pairs:
 
 
 def _keras(one: Pairs, data: bytes) -> Iterator[Remark]:
-    """Rule 3."""
+    """Rule 4."""
     modules, configs = one.texts("module"), list(one.of("config"))
     for name in one.texts("class_name") if configs else ():
         at = _at(data, name)
@@ -486,7 +480,7 @@ def _is_word(value: object) -> bool:
 
 
 def _skops(one: Pairs, data: bytes) -> Iterator[Remark]:
-    """Rule 4."""
+    """Rule 5."""
     full = f"{one.text('__module__')}.{one.text('__class__')}"
     known = full in STORED | MODELS | _SKOPS_PLAIN or _SKOPS_FUNCTION.fullmatch(full)
     for loader in one.texts("__loader__"):
@@ -496,7 +490,7 @@ def _skops(one: Pairs, data: bytes) -> Iterator[Remark]:
 
 
 def _pipeline(one: Pairs, data: bytes) -> Iterator[Remark]:
-    """Rule 5: pairs of a library and a class."""
+    """Rule 6: pairs of a library and a class."""
     for key, value in one:
         library = value[0] if isinstance(value, list) and value else None
         if isinstance(library, str) and not is_library(library):

@@ -13,22 +13,18 @@ Rules:
    ``training_config`` is named, its text must be where h5py writes it, uncompressed: in a global
    heap, at the place that the attribute gives. That text is judged as a configuration; a name
    whose text is elsewhere, or is not found, and a file whose heaps have filters, cannot be judged.
-   Without those names Keras reads only numbers from it.
+   Without those names Keras reads only numbers from it;
+5. ``.metadata``, the index of a checkpoint of torch.distributed.checkpoint, is a pickle, which is
+   read without torch. It is analysed first, and refused when it names anything but the 13 globals
+   that torch writes there, and dtypes;
+6. then it is read with inert stand-ins for those names, made anew for each file: nothing of torch,
+   and nothing that does anything, can be reached from it;
+7. what comes out is checked before it is used: file names stay inside the directory, ranges are
+   integers within their files.
 
 Sources: NEP 1, the NPY format; ggml/docs/gguf.md (versions 2 and 3, little-endian); HDF5 File
 Format Specification 3.0, II.A (superblock), III.E (global heap), III.G (fractal heap), IV.A.2.m
 (attribute message); H5HG.c for what is read of a heap.
-
-The index of a checkpoint of torch.distributed.checkpoint, read without torch.
-
-``.metadata`` is a pickle. Rules, in order:
-
-1. it is analysed first, and refused when it names anything but the 13 globals that torch writes
-   there, and dtypes;
-2. then it is read with inert stand-ins for those names, made anew for each file: nothing of torch,
-   and nothing that does anything, can be reached from it;
-3. what comes out is checked before it is used: file names stay inside the directory, ranges are
-   integers within their files.
 """
 
 import ast
@@ -210,7 +206,7 @@ def hdf5_remarks(window: Window) -> Iterator[Remark]:
     """The remarks about an HDF5 file.
 
     Raises:
-        UnjudgedError: rules 1 and 3.
+        UnjudgedError: rule 4.
     """
     head = window.peek(0, 64)
     old = head[8:9] in (b"\0", b"\1")
@@ -337,7 +333,7 @@ def read_items(window: Window, found: Analysis) -> list[Item]:
 
 
 def check(found: Analysis) -> None:
-    """Rule 1.
+    """Rule 5.
 
     Raises:
         UnreadableMetadataError: it is anything but an index.
@@ -350,7 +346,7 @@ def check(found: Analysis) -> None:
 
 
 def items_of(data: bytes | bytearray) -> list[Item]:
-    """Rules 2 and 3, for bytes that passed `check`."""
+    """Rules 6 and 7, for bytes that passed `check`."""
     try:
         metadata = _Reader.of(data).load()
         places = metadata.storage_data
@@ -375,7 +371,7 @@ def _item(index: Any, place: Any) -> Item:
 
 
 class _Reader(pickle.Unpickler):
-    """Gives inert stand-ins for the names of rule 1, and refuses every other."""
+    """Gives inert stand-ins for the names of rule 5, and refuses every other."""
 
     stand_ins: dict[str, Any]
 
