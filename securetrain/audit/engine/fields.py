@@ -220,13 +220,12 @@ def _collection(parent: Any, name: str, value: Any, path: Path) -> tuple[Any, Pa
 
 
 @cache
-def _traits(parent: type[object], name: str) -> tuple[bool, Path]:
+def _traits(parent: type[Fact], name: str) -> tuple[bool, Path]:
     """Return whether a field's collection may be empty, and the keys that its type names."""
-    hint = typing.get_type_hints(parent, include_extras=True)[name]
-    opened = _open(typing.get_type_hints(parent)[name])
+    opened = _open(_hints(parent)[name])
     keys = typing.get_args(opened)[0] if typing.get_origin(opened) is dict else None
     named = typing.get_args(keys) if typing.get_origin(keys) is Literal else ()
-    return _is_marked(hint, "may_be_empty"), named
+    return _is_marked(_hints(parent, include_extras=True)[name], "may_be_empty"), named
 
 
 def _is_marked(hint: Any, mark: str) -> bool:
@@ -243,7 +242,7 @@ def judged_at(path: Path) -> tuple[Path, ...]:
     parent = shape_at(path[:-1], None).of
     steps = steps_of(path)
     if is_record(parent) and typing.get_origin(parent) is not Entry:
-        hint = typing.get_type_hints(parent, include_extras=True)[path[-1]]
+        hint = _hints(parent, include_extras=True)[path[-1]]
         if _is_marked(hint, "only_faults"):
             return steps[:-1]
     shape = shape_at(path, None)
@@ -402,8 +401,8 @@ def _is_reading(hint: Any) -> bool:
 
 
 @cache
-def _hints(record: type[object]) -> dict[str, Any]:
-    return typing.get_type_hints(record)
+def _hints(record: type[object], *, include_extras: bool = False) -> dict[str, Any]:
+    return typing.get_type_hints(record, include_extras=include_extras)
 
 
 def _open(hint: Any) -> Any:

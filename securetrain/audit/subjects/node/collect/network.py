@@ -110,8 +110,7 @@ def _rows(host: Host, table: str) -> list[_Row]:
     lines = _table(host, table, ["sl", "local_address"])
     for line in lines:
         columns = line.split()
-        peerless = columns[2].strip("0") == ":"
-        if columns[3] != _OPEN[protocol] or not peerless:
+        if columns[3] != _OPEN[protocol] or columns[2].strip("0") != ":":
             continue
         raw, _, port = columns[1].partition(":")
         rows.append(_Row(protocol, _address(raw), int(port, 16), int(columns[7]), int(columns[9])))
@@ -193,7 +192,7 @@ def _sockets(host: Host, pid: str) -> tuple[set[int], bool]:
                 if count == _MAX_FDS:
                     return found, False
                 try:
-                    match = _SOCKET.fullmatch(str(Path(entry.path).readlink()))
+                    match = _SOCKET.fullmatch(os.readlink(entry.path))  # noqa: PTH115 - thousands
                 except OSError:
                     continue  # closed while we looked
                 if match:

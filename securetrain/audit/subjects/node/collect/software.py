@@ -449,7 +449,9 @@ def _claims(host: Host) -> dict[str, str]:
     """Map start-up files to the distributions whose RECORD lists them."""
     claims: dict[str, str] = {}
     for dist in installed(host):
-        for line in _record(dist).splitlines():
+        if ".pth" not in (record := _record(dist)) and "customize" not in record:
+            continue  # nearly all: torch's alone has more than 10,000 lines
+        for line in record.splitlines():
             name = line.partition(",")[0].strip('"')
             last = name.rpartition("/")[2]
             if last.endswith(".pth") or last.partition(".")[0] in _STARTUP_MODULES:
