@@ -294,7 +294,8 @@ def _hide_secrets(seen: View, scene: Scene) -> None:
         seen.protect(path)
     writable = {os.path.realpath(path) for path in (*scene.writable, *scene.outputs)}
     run = os.path.realpath(scene.run)
-    apart = {run, *(os.path.realpath(path) for path in (*scene.code, *scene.hidden))}
+    # The interpreter's own library may be a place too, of thousands of folders: so is its prefix.
+    apart = {run, *map(os.path.realpath, (*scene.code, *scene.hidden, Path(os.__file__).parent))}
     mine = [place for place, one in seen.binds.items() if one["folder"]]
     for place in [place for place in mine if place != run and not is_below(place, run)]:
         if place in apart:
