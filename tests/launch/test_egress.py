@@ -374,15 +374,16 @@ def test_a_limit_that_nothing_enforces_is_said(tmp_path, profile):
     network = policy_with(tmp_path, "hub.example:443").network
     assert egress_label(network, profile).startswith(OPEN_EGRESS)
     assert egress_label(network, NetworkProfile.OVERLAY) == ""
-    assert egress_label(load_policy("dev").policy.network, profile) == ""
+    assert egress_label(load_policy("baseline").policy.network, profile) == ""
 
 
 @pytest.mark.dist
 @pytest.mark.parametrize("ends", [pytest.param(0, marks=pytest.mark.many), 3])
 def test_a_run_says_it_at_its_start_and_end_in_its_ledger_and_report(tmp_path, launch, ends):
     """A worker reaches whom it likes; that it may is on record wherever somebody looks."""
-    policy_with(tmp_path, "hub.example:443")
+    policy_with(tmp_path, "hub.example:443", host={"sandbox": "off"})
     with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        elsewhere.settimeout(1)
         script = f"import socket, sys\nsocket.create_connection({elsewhere.getsockname()!r})\n"
         (tmp_path / "train.py").write_text(script + f"sys.exit({ends})\n")
         policy = ["--policy", str(tmp_path / "policy.yaml"), "--require", "loopback"]
@@ -409,6 +410,6 @@ def test_a_request_is_parsed_once():
         parse_request(b"CONNECT a:1 HTTP/1.1\r\nHost: b\r\n\r\n")
 
 
-def policy_with(tmp_path, place):
-    path = write_policy(tmp_path / "policy.yaml", network={"egress": [place]})
+def policy_with(tmp_path, place, **sections):
+    path = write_policy(tmp_path / "policy.yaml", network={"egress": [place]}, **sections)
     return load_policy(path).policy

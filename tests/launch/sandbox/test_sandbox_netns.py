@@ -3,6 +3,7 @@
 """What a program finds in a sandbox, and how it ends."""
 
 import errno
+import itertools
 import json
 import os
 import resource
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -349,17 +351,13 @@ def test_a_job_that_has_all_its_tasks_keeps_its_sandbox(tmp_path):
     pid = os.fork()
     if pid == 0:
         lifeline.close()
-        refusals = [BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")]
-        plain = os.fork
-
-        def fork():
-            if refusals:
-                raise refusals.pop()
-            return plain()
-
-        os.fork = fork
-        orders = {"launcher": os.getuid(), "variables": {}, "errors": str(tmp_path)}
-        os._exit(server.Server(listener, theirs.fileno(), orders).serve())
+        refusal = BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        os.fork = Mock(side_effect=itertools.chain([refusal], iter(os.fork, None)))
+        orders = {"launcher": os.getuid(), "variables": {}, "errors": str(tmp_path), "domain": {}}
+        try:
+            server.Server(listener, theirs.fileno(), orders).serve()
+        finally:
+            os._exit(0)
     theirs.close()
 
     def run():

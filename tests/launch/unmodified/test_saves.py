@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.dist, pytest.mark.slow]
 SCRIPT = Path(__file__).with_name("scripts") / "saves.py"
 POLICY = {
     "host": {"sandbox": "off"},
+    "network": {"egress": []},
     "gradients": {"mode": "detect"},
     "checkpoint": {"require_rank_signatures": True, "require_head": True},
 }
