@@ -47,6 +47,10 @@ COMMON: Final = {
     "TORCHINDUCTOR_CACHE_DIR": "this user's own, for these versions and this policy",
     "TRITON_CACHE_DIR": "likewise",
     "TORCH_EXTENSIONS_DIR": "likewise",
+    "HTTPS_PROXY": "the launcher's proxy, the way out of the workers' own network",
+    "https_proxy": "likewise",
+    "NO_PROXY": "the members, which are reached without it",
+    "no_proxy": "likewise",
 }
 """Variables that every worker sees with another value, and why."""
 

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from functools import partial
 from unittest.mock import Mock
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -123,8 +122,8 @@ def test_the_audit_of_another_process_is_the_launchers_own(setup, monkeypatch, c
     given = (setup.run, policy_of(setup), FAILING, agent_ledger(setup, lambda: NOW), NOW)
     with AuditProcess.started(PreflightMode.WARN) as process:
         found = start_preflight(*given, process=process)()
-    assert msgspec.to_builtins(found.result) == msgspec.to_builtins(run_preflight(*given).result)
-    assert found.failures()
+    first, second = (one.result and one.result.to_json() for one in (found, run_preflight(*given)))
+    assert first == second is not None
 
 
 def test_off_checks_nothing_and_says_so(setup):

@@ -53,7 +53,7 @@ def nodes(folder):
 
     env = {**ENVIRONMENT, "HOME": str(folder), "OMP_NUM_THREADS": "1"}
     with up(folder, policy=ROOTLESS, script=TRAIN, run_command=run_command, env=env) as made:
-        for path in (folder, *folder.rglob("*")):
+        for path in {folder, *folder.rglob("*")} - {folder / "ledger.jsonl"}:  # the coordinator's
             os.chown(path, USER, USER)
         yield made
 

@@ -126,8 +126,8 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 class AuditProcess:
     """A process that has loaded the audit and waits for one question."""
 
-    def __init__(self, line: socket.socket) -> None:
-        self._line = line
+    def __init__(self, line: socket.socket, pid: int) -> None:
+        self._line, self._pid = line, pid
 
     @classmethod
     @contextmanager
@@ -145,13 +145,12 @@ class AuditProcess:
                     pid = -1
                 if pid == 0:
                     _serve(theirs, ours)
+            process = cls(ours, pid)
             try:
-                yield cls(ours)
+                yield process
             finally:
                 ours.close()  # whoever has nothing to answer ends with it, and with this process
-                if pid > 0:
-                    with suppress(ChildProcessError):
-                        os.waitpid(pid, 0)
+                process._reap()
 
     def ask(self, question: Question) -> Callable[[], Judged | None]:
         """Ask; the answer is waited for when it is called, and None when there is none."""
@@ -163,8 +162,16 @@ class AuditProcess:
 
     def _answer(self) -> Judged | None:
         with suppress(OSError, msgspec.DecodeError):
-            return msgspec.json.decode(_all_of(self._line), type=Judged)
+            told = _all_of(self._line)
+            self._reap()  # it ends when it has answered
+            return msgspec.json.decode(told, type=Judged)
         return None
+
+    def _reap(self) -> None:
+        pid, self._pid = self._pid, -1
+        if pid > 0:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
 
 
 def _serve(line: socket.socket, other: socket.socket) -> NoReturn:

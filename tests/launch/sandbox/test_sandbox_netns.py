@@ -348,16 +348,14 @@ def test_a_job_that_has_all_its_tasks_keeps_its_sandbox(tmp_path):
     listener.bind(f"\0{name}")
     listener.listen()
     lifeline, theirs = socket.socketpair()
-    pid = os.fork()
-    if pid == 0:
+    if (pid := os.fork()) == 0:
         lifeline.close()
         refusal = BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
         os.fork = Mock(side_effect=itertools.chain([refusal], iter(os.fork, None)))
         orders = {"launcher": os.getuid(), "variables": {}, "errors": str(tmp_path), "domain": {}}
-        try:
+        with suppress(BaseException):
             server.Server(listener, theirs.fileno(), orders).serve()
-        finally:
-            os._exit(0)
+        os._exit(0)
     theirs.close()
 
     def run():

@@ -50,6 +50,7 @@ SCRIPTS = Path(__file__).with_name("scripts")
 KEY = "MCowBQYDK2VwAyEA" + "A" * 43 + "="
 HEX = "a0" * 32
 PATIENCE = 900.0
+ARRIVAL = "tests/test_group_arrival.py"
 
 
 @dataclass(frozen=True)
@@ -202,6 +203,7 @@ ROWS: dict[str, Row] = {
     "rendezvous.join_timeout_seconds": Elsewhere(
         5, "tests/rendezvous/test_rule_breakers.py::test_a_member_that_follows_no_rule_harms_nobody"
     ),
+    "rendezvous.arrival_seconds": Elsewhere(5, f"{ARRIVAL}::test_whom_the_others_wait_for"),
     "rendezvous.handshake_timeout_seconds": Elsewhere(
         1, "tests/rendezvous/test_attacks.py::test_a_connection_that_says_nothing_times_out"
     ),
